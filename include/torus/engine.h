@@ -1,0 +1,164 @@
+/* Copyright The Torus Authors. Licensed under the Apache License, Version 2.0. */
+/* The engine: values, storages, views, windows, and the worker that compiles and runs them.
+ *
+ * A *value* is an immutable array. A *storage* is what a tensor library points to: it holds the
+ * current value, and a mutation installs another one. Operators are recorded into the device's open
+ * *window*; a closed window becomes a program, compiled once per structure and run in order by one
+ * worker thread. Nothing waits except the functions that say so.
+ *
+ * Recording is bracketed: torus_device_lock, calls and assignments, torus_device_unlock. The
+ * unlock applies the mode: debug and strict close the window, fused closes it when it is long. */
+#ifndef TORUS_ENGINE_H_
+#define TORUS_ENGINE_H_
+
+#include "torus/call.h"
+#include "torus/pjrt.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct torus_engine torus_engine_t;
+typedef struct torus_value torus_value_t;     /* reference counted */
+typedef struct torus_op torus_op_t;
+
+typedef enum torus_mode { TORUS_MODE_DEBUG, TORUS_MODE_STRICT, TORUS_MODE_FUSED } torus_mode_t;
+
+/* ---- engine ---- */
+
+typedef struct torus_engine_options {
+  const char *cache_folder;   /* programs on disk; NULL: only in memory */
+  int64_t cache_limit_bytes;  /* of the folder; least recently used entries go first */
+  int64_t memory_limit_bytes; /* per device, where the plugin knows none; 0: none */
+} torus_engine_options_t;
+
+/* Takes over |client|. The engine lives until the process ends: tensors may outlive everything. */
+TORUS_NODISCARD torus_status_t torus_engine_create(torus_client_t *client,
+                                                   const torus_engine_options_t *options,
+                                                   torus_engine_t **out_engine);
+torus_client_t *torus_engine_client(torus_engine_t *engine);
+/* Runs what is queued, then ends the worker. Later work fails with FAILED_PRECONDITION. */
+void torus_engine_shutdown(torus_engine_t *engine);
+
+/* ---- recording ---- */
+
+void torus_device_lock(torus_engine_t *engine, int device);
+/* Debug mode waits here and returns the error of the operator just recorded. */
+TORUS_NODISCARD torus_status_t torus_device_unlock(torus_engine_t *engine, int device,
+                                                   torus_mode_t mode);
+
+typedef struct torus_result {
+  torus_value_t *value;      /* owned by the caller; NULL: undefined tensor */
+  int rank;
+  int64_t sizes[32], strides[32];
+  torus_dtype_t dtype;
+} torus_result_t;
+
+typedef struct torus_request {
+  const torus_op_t *op;
+  int device;
+  const torus_arg_t *args;
+  int arg_count;
+  bool is_inplace;               /* an in-place or out= overload was called */
+  torus_dtype_t default_dtype;   /* torch.get_default_dtype() */
+  /* Takes |count| 32-bit random numbers from the call's generator. */
+  void (*reserve_random)(void *context, int64_t count, uint64_t *out_seed, uint64_t *out_offset);
+  void *random_context;
+} torus_request_t;
+
+/* Lowers one operator into the window of the locked device. |out_results| is an array owned by the
+ * engine, valid until the next call on the device; the values in it are owned by the caller.
+ * UNIMPLEMENTED asks for the CPU fallback. */
+TORUS_NODISCARD torus_status_t torus_engine_call(torus_engine_t *engine,
+                                                 const torus_request_t *request,
+                                                 torus_result_t **out_results,
+                                                 int *out_result_count);
+
+/* Writes |value| (same number of elements and sizes as the view, any type) through the view. */
+TORUS_NODISCARD torus_status_t torus_view_assign(torus_engine_t *engine, const torus_view_t *view,
+                                                 torus_value_t *value, int value_rank,
+                                                 const int64_t *value_sizes,
+                                                 const int64_t *value_strides);
+/* The elements of the view, dense in row-major order; the storage's own value when it is that.
+ * |out_value| must be released by the caller. */
+TORUS_NODISCARD torus_status_t torus_view_read(torus_engine_t *engine, const torus_view_t *view,
+                                               torus_value_t **out_value);
+
+/* ---- values ---- */
+
+torus_value_t *torus_value_retain(torus_value_t *value); /* accepts NULL */
+void torus_value_release(torus_value_t *value);          /* accepts NULL */
+/* Copies dense row-major host data; |data| may be reused when the call returns. */
+TORUS_NODISCARD torus_status_t torus_value_from_host(torus_engine_t *engine, int device,
+                                                     const void *data, torus_dtype_t dtype,
+                                                     int rank, const int64_t *dims,
+                                                     torus_value_t **out_value);
+/* Closes the window if the value is still in it, waits, reports failed checks, copies. */
+TORUS_NODISCARD torus_status_t torus_value_to_host(torus_value_t *value, void *data,
+                                                   size_t size_bytes);
+/* The value on another device. Waits for the value. */
+TORUS_NODISCARD torus_status_t torus_value_to_device(torus_value_t *value, int device,
+                                                     torus_value_t **out_value);
+size_t torus_value_size_bytes(const torus_value_t *value);
+
+/* ---- storages ---- */
+
+/* Without content. RESOURCE_EXHAUSTED when the device can never hold it with what is in use.
+ * |out_storage| must be released by the caller. */
+TORUS_NODISCARD torus_status_t torus_storage_create(torus_engine_t *engine, int device,
+                                                    size_t size_bytes,
+                                                    torus_storage_t **out_storage);
+torus_storage_t *torus_storage_retain(torus_storage_t *storage);
+void torus_storage_release(torus_storage_t *storage); /* accepts NULL */
+int torus_storage_device(const torus_storage_t *storage);
+size_t torus_storage_size_bytes(const torus_storage_t *storage);
+/* Keeps the leading bytes. */
+TORUS_NODISCARD torus_status_t torus_storage_resize(torus_storage_t *storage, size_t size_bytes);
+/* Installs |value| (retained) as the whole content; sizes must agree. Device must be locked. */
+void torus_storage_set(torus_storage_t *storage, torus_value_t *value);
+/* The current value, retained, or NULL when nothing was written yet. Device must be locked. */
+torus_value_t *torus_storage_get(torus_storage_t *storage);
+
+/* ---- waiting ---- */
+
+/* Closes the window of |device|, waits for everything queued, reports failed checks and errors. */
+TORUS_NODISCARD torus_status_t torus_engine_synchronize(torus_engine_t *engine, int device);
+
+/* ---- figures ---- */
+
+typedef struct torus_metrics {
+  int64_t compilations, launches, cache_hits, disk_hits, windows, operators;
+  int64_t bytes_to_device, bytes_to_host, transfers_to_device, transfers_to_host;
+  double compile_seconds;
+} torus_metrics_t;
+void torus_engine_metrics(torus_engine_t *engine, torus_metrics_t *out_metrics);
+void torus_engine_reset_metrics(torus_engine_t *engine);
+
+typedef struct torus_device_memory {
+  int64_t used_bytes, peak_bytes, limit_bytes;
+  int64_t used_count, peak_count;
+  int64_t total_allocated_bytes, total_freed_bytes, total_allocated_count, total_freed_count;
+} torus_device_memory_t;
+void torus_engine_memory(torus_engine_t *engine, int device, torus_device_memory_t *out_memory);
+void torus_engine_reset_peak(torus_engine_t *engine, int device);
+void torus_engine_reset_totals(torus_engine_t *engine, int device);
+
+/* StableHLO of the program compiled last; freed by the caller with torus_free. NULL: none yet. */
+char *torus_engine_last_program(torus_engine_t *engine);
+void torus_engine_clear_programs(torus_engine_t *engine);
+/* A program that is not cached becomes an error instead of a compilation. */
+void torus_engine_set_cache_only(torus_engine_t *engine, bool cache_only);
+
+/* ---- operators ---- */
+
+size_t torus_op_count(void);
+const torus_op_t *torus_op_at(size_t index);
+const torus_op_t *torus_op_find(const char *name);
+const char *torus_op_name(const torus_op_t *op);
+const char *torus_op_family(const torus_op_t *op); /* "pointwise" */
+bool torus_op_is_random(const torus_op_t *op);
+
+#ifdef __cplusplus
+}
+#endif
+#endif  /* TORUS_ENGINE_H_ */

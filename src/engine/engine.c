@@ -1,0 +1,169 @@
+/* Copyright The Torus Authors. Licensed under the Apache License, Version 2.0. */
+#include "torus/engine.h"
+
+#include <string.h>
+
+#include "base/thread.h"
+#include "engine/engine_internal.h"
+
+static torus_status_t device_init(torus_engine_t *engine, int index, int64_t limit_bytes) {
+  torus_device_t *d = &engine->devices[index];
+  /* Recursive: storing into an out= tensor may resize it while the call is being recorded. */
+  pthread_mutexattr_t recursive;
+  pthread_mutexattr_init(&recursive);
+  pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
+  pthread_mutex_init(&d->lock, &recursive);
+  pthread_mutexattr_destroy(&recursive);
+  pthread_mutex_init(&d->memory_lock, NULL);
+  int64_t in_use, limit;
+  const bool known = torus_client_memory_stats(engine->client, index, &in_use, &limit) && limit > 0;
+  d->memory.limit_bytes = known ? limit : limit_bytes;
+  d->next_serial = 1;
+  return torus_window_init(&d->window, engine, d->next_serial);
+}
+
+static torus_status_t start(torus_engine_t *engine, const torus_engine_options_t *options) {
+  void *devices;
+  TORUS_TRY(torus_try_alloc((size_t)engine->device_count * sizeof(torus_device_t), &devices));
+  engine->devices = devices;
+  for (int i = 0; i < engine->device_count; ++i) {
+    TORUS_TRY(device_init(engine, i, options->memory_limit_bytes));
+  }
+  TORUS_TRY(torus_program_cache_create(engine, options->cache_folder, options->cache_limit_bytes,
+                                       &engine->cache));
+  if (pthread_create(&engine->worker, NULL, torus_worker_main, engine) != 0) {
+    return torus_status_make(TORUS_STATUS_RESOURCE_EXHAUSTED, "cannot start the worker thread");
+  }
+  pthread_setname_np(engine->worker, "torus-worker");
+  return TORUS_OK;
+}
+
+torus_status_t torus_engine_create(torus_client_t *client, const torus_engine_options_t *options,
+                                   torus_engine_t **out_engine) {
+  *out_engine = NULL;
+  void *block;
+  TORUS_TRY(torus_try_alloc(sizeof(torus_engine_t), &block));
+  torus_engine_t *engine = block;
+  engine->client = client;
+  engine->device_count = torus_client_device_count(client);
+  pthread_mutex_init(&engine->lock, NULL);
+  pthread_cond_init(&engine->work, NULL);
+  pthread_cond_init(&engine->done, NULL);
+  TORUS_TRY(start(engine, options));
+  *out_engine = engine;
+  return TORUS_OK;
+}
+
+torus_client_t *torus_engine_client(torus_engine_t *engine) { return engine->client; }
+
+void torus_engine_shutdown(torus_engine_t *engine) {
+  pthread_mutex_lock(&engine->lock);
+  const bool again = engine->is_shut_down;
+  engine->is_shut_down = true;
+  pthread_cond_broadcast(&engine->work);
+  pthread_cond_broadcast(&engine->done);
+  pthread_mutex_unlock(&engine->lock);
+  if (!again) pthread_join(engine->worker, NULL);
+}
+
+void torus_device_lock(torus_engine_t *engine, int device) {
+  pthread_mutex_lock(&engine->devices[device].lock);
+}
+
+/* Operators after which a fused window closes whatever it holds. */
+enum { MOST_OPERATORS = 512 };
+
+torus_status_t torus_device_unlock(torus_engine_t *engine, int device, torus_mode_t mode) {
+  torus_device_t *d = &engine->devices[device];
+  torus_status_t status = TORUS_OK;
+  if (mode != TORUS_MODE_FUSED || d->window.op_count >= MOST_OPERATORS) {
+    status = torus_window_close(engine, device);
+  }
+  pthread_mutex_unlock(&d->lock);
+  if (mode == TORUS_MODE_DEBUG && status == TORUS_OK) {
+    return torus_engine_synchronize(engine, device);
+  }
+  return status;
+}
+
+static torus_status_t wait_for_queue(torus_engine_t *engine) {
+  pthread_mutex_lock(&engine->lock);
+  const uint64_t ticket = engine->enqueued;
+  engine->waiters += 1;
+  while (engine->finished < ticket) pthread_cond_wait(&engine->done, &engine->lock);
+  engine->waiters -= 1;
+  pthread_mutex_unlock(&engine->lock);
+  return TORUS_OK;
+}
+
+/* Waits until the program enqueued last on the device has ended. Its result may be given away to a
+ * later program meanwhile, so a failure here is no news: values carry the errors. */
+static void await_last_result(torus_engine_t *engine, int device) {
+  pthread_mutex_lock(&engine->lock);
+  torus_buffer_t *last = torus_buffer_retain(engine->devices[device].last_result);
+  pthread_mutex_unlock(&engine->lock);
+  if (last != NULL) torus_status_ignore(torus_buffer_await(last));
+  torus_buffer_release(last);
+}
+
+torus_status_t torus_engine_synchronize(torus_engine_t *engine, int device) {
+  torus_device_t *d = &engine->devices[device];
+  pthread_mutex_lock(&d->lock);
+  torus_status_t status = torus_window_close(engine, device);
+  pthread_mutex_unlock(&d->lock);
+  if (status != TORUS_OK) return status;
+  TORUS_TRY(wait_for_queue(engine));
+  await_last_result(engine, device);
+  return torus_engine_verify(engine);
+}
+
+void torus_engine_metrics(torus_engine_t *engine, torus_metrics_t *out_metrics) {
+  pthread_mutex_lock(&engine->lock);
+  *out_metrics = engine->metrics;
+  pthread_mutex_unlock(&engine->lock);
+}
+
+void torus_engine_reset_metrics(torus_engine_t *engine) {
+  pthread_mutex_lock(&engine->lock);
+  memset(&engine->metrics, 0, sizeof engine->metrics);
+  pthread_mutex_unlock(&engine->lock);
+}
+
+void torus_engine_memory(torus_engine_t *engine, int device, torus_device_memory_t *out_memory) {
+  torus_device_t *d = &engine->devices[device];
+  pthread_mutex_lock(&d->memory_lock);
+  *out_memory = d->memory;
+  pthread_mutex_unlock(&d->memory_lock);
+}
+
+void torus_engine_reset_peak(torus_engine_t *engine, int device) {
+  torus_device_t *d = &engine->devices[device];
+  pthread_mutex_lock(&d->memory_lock);
+  d->memory.peak_bytes = d->memory.used_bytes;
+  d->memory.peak_count = d->memory.used_count;
+  pthread_mutex_unlock(&d->memory_lock);
+}
+
+void torus_engine_reset_totals(torus_engine_t *engine, int device) {
+  torus_device_t *d = &engine->devices[device];
+  pthread_mutex_lock(&d->memory_lock);
+  d->memory.total_allocated_bytes = d->memory.total_freed_bytes = 0;
+  d->memory.total_allocated_count = d->memory.total_freed_count = 0;
+  pthread_mutex_unlock(&d->memory_lock);
+}
+
+char *torus_engine_last_program(torus_engine_t *engine) {
+  pthread_mutex_lock(&engine->lock);
+  char *text = engine->last_program != NULL ? torus_strdup(engine->last_program) : NULL;
+  pthread_mutex_unlock(&engine->lock);
+  return text;
+}
+
+void torus_engine_clear_programs(torus_engine_t *engine) {
+  torus_status_ignore(wait_for_queue(engine));
+  torus_program_cache_clear(engine->cache);
+}
+
+void torus_engine_set_cache_only(torus_engine_t *engine, bool cache_only) {
+  atomic_store(&engine->cache_only, cache_only);
+}

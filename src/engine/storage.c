@@ -1,0 +1,146 @@
+/* Copyright The Torus Authors. Licensed under the Apache License, Version 2.0. */
+#include <stdio.h>
+
+#include "engine/engine_internal.h"
+
+static void count_allocation(torus_device_t *device, size_t bytes) {
+  torus_device_memory_t *m = &device->memory;
+  m->used_bytes += (int64_t)bytes;
+  m->used_count += 1;
+  m->total_allocated_bytes += (int64_t)bytes;
+  m->total_allocated_count += 1;
+  if (m->used_bytes > m->peak_bytes) m->peak_bytes = m->used_bytes;
+  if (m->used_count > m->peak_count) m->peak_count = m->used_count;
+}
+
+static void count_free(torus_device_t *device, size_t bytes) {
+  torus_device_memory_t *m = &device->memory;
+  m->used_bytes -= (int64_t)bytes;
+  m->used_count -= 1;
+  m->total_freed_bytes += (int64_t)bytes;
+  m->total_freed_count += 1;
+}
+
+static void describe_bytes(int64_t bytes, char *text, size_t size) {
+  static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  double amount = (double)bytes;
+  int unit = 0;
+  while (amount >= 1024 && unit < 5) {
+    amount /= 1024;
+    unit += 1;
+  }
+  snprintf(text, size, unit == 0 ? "%.0f %s" : "%.2f %s", amount, units[unit]);
+}
+
+static torus_status_t out_of_memory(int device, size_t asked, const torus_device_memory_t *m) {
+  char ask[32], used[32], limit[32], spare[32];
+  describe_bytes((int64_t)asked, ask, sizeof ask);
+  describe_bytes(m->used_bytes, used, sizeof used);
+  describe_bytes(m->limit_bytes, limit, sizeof limit);
+  describe_bytes(m->limit_bytes - m->used_bytes, spare, sizeof spare);
+  return torus_status_make(
+      TORUS_STATUS_RESOURCE_EXHAUSTED,
+      "TPU out of memory. Tried to allocate %s on tpu:%d, which has %s in all, of which %s are in "
+      "use by %lld tensors and %s are free. Free tensors, or use smaller batches or types.",
+      ask, device, limit, used, (long long)m->used_count, spare);
+}
+
+static torus_status_t reserve(torus_engine_t *engine, int device, size_t bytes) {
+  torus_device_t *d = &engine->devices[device];
+  pthread_mutex_lock(&d->memory_lock);
+  torus_status_t status = TORUS_OK;
+  const int64_t limit = d->memory.limit_bytes;
+  if (limit > 0 && (bytes > (size_t)limit || d->memory.used_bytes > limit - (int64_t)bytes)) {
+    status = out_of_memory(device, bytes, &d->memory);
+  } else {
+    count_allocation(d, bytes);
+  }
+  pthread_mutex_unlock(&d->memory_lock);
+  return status;
+}
+
+static void unreserve(torus_engine_t *engine, int device, size_t bytes) {
+  torus_device_t *d = &engine->devices[device];
+  pthread_mutex_lock(&d->memory_lock);
+  count_free(d, bytes);
+  pthread_mutex_unlock(&d->memory_lock);
+}
+
+torus_status_t torus_storage_create(torus_engine_t *engine, int device, size_t size_bytes,
+                                    torus_storage_t **out_storage) {
+  *out_storage = NULL;
+  TORUS_TRY(reserve(engine, device, size_bytes));
+  torus_storage_t *storage = torus_alloc(sizeof *storage);
+  if (storage == NULL) {
+    unreserve(engine, device, size_bytes);
+    return torus_status_make(TORUS_STATUS_RESOURCE_EXHAUSTED, "out of host memory");
+  }
+  atomic_init(&storage->refs, 1);
+  storage->engine = engine;
+  storage->device = device;
+  storage->size_bytes = size_bytes;
+  *out_storage = storage;
+  return TORUS_OK;
+}
+
+torus_storage_t *torus_storage_retain(torus_storage_t *storage) {
+  atomic_fetch_add_explicit(&storage->refs, 1, memory_order_relaxed);
+  return storage;
+}
+
+void torus_storage_release(torus_storage_t *storage) {
+  if (storage == NULL) return;
+  if (atomic_fetch_sub_explicit(&storage->refs, 1, memory_order_acq_rel) != 1) return;
+  unreserve(storage->engine, storage->device, storage->size_bytes);
+  torus_value_release(storage->value);
+  torus_free(storage);
+}
+
+int torus_storage_device(const torus_storage_t *storage) { return storage->device; }
+
+size_t torus_storage_size_bytes(const torus_storage_t *storage) { return storage->size_bytes; }
+
+void torus_storage_set(torus_storage_t *storage, torus_value_t *value) {
+  torus_value_t *old = storage->value;
+  storage->value = torus_value_retain(value);
+  torus_value_release(old);
+}
+
+torus_value_t *torus_storage_get(torus_storage_t *storage) {
+  return torus_value_retain(storage->value);
+}
+
+/* The leading |size_bytes| of the flat bytes of |x|, zero-filled where it grows. */
+static hlo_t resized(hlo_graph_t *g, hlo_t x, size_t size_bytes) {
+  hlo_t bytes = torus_view_bitcast(g, hlo_flatten(g, x), TORUS_DTYPE_U8);
+  const int64_t low = 0, high = (int64_t)size_bytes - hlo_numel(g, bytes);
+  return hlo_pad(g, bytes, hlo_const(g, TORUS_DTYPE_U8, 0), &low, &high, NULL);
+}
+
+static torus_status_t resize_value(torus_storage_t *storage, size_t size_bytes) {
+  torus_device_t *device = &storage->engine->devices[storage->device];
+  hlo_graph_t *g = device->window.graph;
+  hlo_t node = resized(g, torus_window_node(device, storage->value), size_bytes);
+  TORUS_TRY(hlo_graph_take_error(g));
+  torus_value_t *value;
+  TORUS_TRY(torus_window_value(storage->engine, storage->device, node, &value));
+  torus_storage_set(storage, value);
+  torus_value_release(value);
+  return TORUS_OK;
+}
+
+torus_status_t torus_storage_resize(torus_storage_t *storage, size_t size_bytes) {
+  if (size_bytes == storage->size_bytes) return TORUS_OK;
+  TORUS_TRY(reserve(storage->engine, storage->device, size_bytes));
+  torus_status_t status = TORUS_OK;
+  torus_device_lock(storage->engine, storage->device);
+  if (storage->value != NULL && (size_bytes == 0 || storage->size_bytes == 0)) {
+    torus_storage_set(storage, NULL);
+  } else if (storage->value != NULL) {
+    status = resize_value(storage, size_bytes);
+  }
+  pthread_mutex_unlock(&storage->engine->devices[storage->device].lock);
+  unreserve(storage->engine, storage->device, status == TORUS_OK ? storage->size_bytes : size_bytes);
+  if (status == TORUS_OK) storage->size_bytes = size_bytes;
+  return status;
+}

@@ -1,0 +1,170 @@
+/* Copyright The Torus Authors. Licensed under the Apache License, Version 2.0. */
+#include <string.h>
+
+#include "engine/engine_internal.h"
+
+/* Makes room for one more element in a growing array. */
+static torus_status_t grow(void *array, size_t count, size_t *capacity, size_t element_bytes) {
+  void **slot = array;
+  if (count < *capacity) return TORUS_OK;
+  const size_t wanted = *capacity == 0 ? 32 : *capacity * 2;
+  void *bigger = torus_realloc(*slot, wanted * element_bytes);
+  if (bigger == NULL) {
+    return torus_status_make(TORUS_STATUS_RESOURCE_EXHAUSTED, "out of host memory for a window");
+  }
+  *slot = bigger;
+  *capacity = wanted;
+  return TORUS_OK;
+}
+
+static torus_status_t take_graph(torus_engine_t *engine, hlo_graph_t **out_graph) {
+  pthread_mutex_lock(&engine->lock);
+  *out_graph = engine->spare_count > 0 ? engine->spare_graphs[--engine->spare_count] : NULL;
+  pthread_mutex_unlock(&engine->lock);
+  return *out_graph != NULL ? TORUS_OK : hlo_graph_create(out_graph);
+}
+
+torus_status_t torus_window_init(torus_window_t *window, torus_engine_t *engine, uint64_t serial) {
+  memset(window, 0, sizeof *window);
+  window->serial = serial;
+  return take_graph(engine, &window->graph);
+}
+
+static void release_values(torus_value_t **values, size_t count) {
+  for (size_t i = 0; i < count; ++i) torus_value_release(values[i]);
+  torus_free(values);
+}
+
+void torus_window_deinit(torus_window_t *window) {
+  release_values(window->inputs, window->input_count);
+  release_values(window->values, window->value_count);
+  torus_free(window->checks);
+  hlo_graph_destroy(window->graph);
+  memset(window, 0, sizeof *window);
+}
+
+static hlo_t add_input(torus_window_t *window, torus_value_t *value) {
+  torus_status_t status = grow(&window->inputs, window->input_count, &window->input_capacity,
+                               sizeof(torus_value_t *));
+  if (status != TORUS_OK) {
+    torus_status_ignore(status);
+    return hlo_fail(window->graph, TORUS_STATUS_RESOURCE_EXHAUSTED, "out of host memory");
+  }
+  hlo_t node = hlo_parameter(window->graph, (int)window->input_count, value->dtype, value->rank,
+                             value->dims);
+  window->inputs[window->input_count++] = torus_value_retain(value);
+  value->parameter = node;
+  value->parameter_window = window->serial;
+  return node;
+}
+
+hlo_t torus_window_node(torus_device_t *device, torus_value_t *value) {
+  if (atomic_load(&value->state) == TORUS_VALUE_OPEN) return value->node;
+  if (value->parameter_window == device->window.serial) return value->parameter;
+  return add_input(&device->window, value);
+}
+
+torus_status_t torus_window_value(torus_engine_t *engine, int device, hlo_t node,
+                                  torus_value_t **out_value) {
+  torus_window_t *window = &engine->devices[device].window;
+  *out_value = NULL;
+  TORUS_TRY(grow(&window->values, window->value_count, &window->value_capacity,
+                 sizeof(torus_value_t *)));
+  torus_value_t *value;
+  TORUS_TRY(torus_value_create(engine, device, hlo_dtype(window->graph, node),
+                               hlo_rank(window->graph, node), hlo_dims(window->graph, node),
+                               &value));
+  value->node = node;
+  window->values[window->value_count++] = torus_value_retain(value);
+  *out_value = value;
+  return TORUS_OK;
+}
+
+torus_status_t torus_window_add_check(torus_device_t *device, const torus_check_t *check) {
+  torus_window_t *window = &device->window;
+  TORUS_TRY(grow(&window->checks, window->check_count, &window->check_capacity,
+                 sizeof(torus_check_t)));
+  window->checks[window->check_count++] = *check;
+  return TORUS_OK;
+}
+
+/* A value that only the window refers to is dead: it needs no result. */
+static void drop_dead_values(torus_window_t *window) {
+  size_t kept = 0;
+  for (size_t i = 0; i < window->value_count; ++i) {
+    torus_value_t *value = window->values[i];
+    if (atomic_load(&value->refs) == 1) {
+      torus_value_release(value);
+    } else {
+      window->values[kept++] = value;
+    }
+  }
+  window->value_count = kept;
+}
+
+static torus_status_t make_job(torus_engine_t *engine, int device, torus_job_t **out_job) {
+  torus_window_t *window = &engine->devices[device].window;
+  const size_t outputs = window->value_count + 1;
+  const size_t bytes =
+      sizeof(torus_job_t) + outputs * sizeof(hlo_t) + (window->input_count + 1) * sizeof(bool);
+  void *block;
+  TORUS_TRY(torus_try_alloc(bytes, &block));
+  torus_job_t *job = block;
+  job->device = device;
+  job->outputs = (hlo_t *)(job + 1);
+  job->donatable = (bool *)(job->outputs + outputs);
+  for (size_t i = 0; i < window->value_count; ++i) job->outputs[i] = window->values[i]->node;
+  job->output_count = window->value_count;
+  for (size_t i = 0; i < window->input_count; ++i) {
+    job->donatable[i] = atomic_load(&window->inputs[i]->refs) == 1;
+  }
+  *out_job = job;
+  return TORUS_OK;
+}
+
+/* An open window that cannot be run: its values get the reason, and recording starts afresh. */
+static void abandon(torus_window_t *window, torus_status_t status) {
+  for (size_t i = 0; i < window->value_count; ++i) {
+    window->values[i]->error = torus_status_clone(status);
+    atomic_store(&window->values[i]->state, TORUS_VALUE_FAILED);
+  }
+}
+
+static torus_status_t dispatch(torus_engine_t *engine, int device) {
+  torus_device_t *d = &engine->devices[device];
+  torus_job_t *job;
+  TORUS_TRY(make_job(engine, device, &job));
+  if (d->window.check_count > 0) {
+    hlo_t checks = torus_checks_node(d->window.graph, d->window.checks, d->window.check_count);
+    if (checks != HLO_NONE) job->outputs[job->output_count++] = checks;
+  }
+  for (size_t i = 0; i < d->window.value_count; ++i) {
+    atomic_store(&d->window.values[i]->state, TORUS_VALUE_QUEUED);
+  }
+  job->window = d->window;
+  memset(&d->window, 0, sizeof d->window);
+  return torus_engine_enqueue(engine, job);
+}
+
+torus_status_t torus_window_close(torus_engine_t *engine, int device) {
+  torus_device_t *d = &engine->devices[device];
+  torus_status_ignore(hlo_graph_take_error(d->window.graph));
+  drop_dead_values(&d->window);
+  torus_status_t status = TORUS_OK;
+  if (d->window.value_count > 0 || d->window.check_count > 0) status = dispatch(engine, device);
+  if (status != TORUS_OK) abandon(&d->window, status);
+  hlo_graph_t *graph = d->window.graph;
+  d->window.graph = NULL;
+  torus_window_deinit(&d->window);
+  d->next_serial += 1;
+  if (graph == NULL) {
+    torus_status_t opened = torus_window_init(&d->window, engine, d->next_serial);
+    if (status == TORUS_OK) return opened;
+    torus_status_ignore(opened);
+  } else {
+    hlo_graph_clear(graph);
+    d->window.graph = graph;
+    d->window.serial = d->next_serial;
+  }
+  return status;
+}

@@ -1,0 +1,187 @@
+/* Copyright The Torus Authors. Licensed under the Apache License, Version 2.0. */
+/* The worker: takes closed windows in order, finds or compiles their programs, runs them. */
+#include <string.h>
+
+#include "engine/engine_internal.h"
+
+/* Windows that Python may be ahead of the worker. */
+enum { MOST_QUEUED = 1024 };
+
+void torus_job_destroy(torus_job_t *job) {
+  if (job == NULL) return;
+  torus_window_deinit(&job->window);
+  torus_free(job);
+}
+
+torus_status_t torus_engine_enqueue(torus_engine_t *engine, torus_job_t *job) {
+  pthread_mutex_lock(&engine->lock);
+  engine->waiters += 1;
+  while (engine->queued >= MOST_QUEUED && !engine->is_shut_down) {
+    pthread_cond_wait(&engine->done, &engine->lock);
+  }
+  engine->waiters -= 1;
+  torus_status_t status = TORUS_OK;
+  if (engine->is_shut_down) {
+    status = torus_status_make(TORUS_STATUS_FAILED_PRECONDITION, "the TPU engine was shut down");
+  } else {
+    job->next = NULL;
+    *(engine->last != NULL ? &engine->last->next : &engine->first) = job;
+    engine->last = job;
+    engine->queued += 1;
+    engine->enqueued += 1;
+    engine->metrics.windows += 1;
+    engine->metrics.operators += (int64_t)job->window.op_count;
+    if (engine->worker_waits) pthread_cond_signal(&engine->work);
+  }
+  pthread_mutex_unlock(&engine->lock);
+  if (status != TORUS_OK) {
+    for (size_t i = 0; i < job->window.value_count; ++i) {
+      job->window.values[i]->error = torus_status_clone(status);
+      atomic_store(&job->window.values[i]->state, TORUS_VALUE_FAILED);
+    }
+    torus_job_destroy(job);
+  }
+  return status;
+}
+
+/* NULL when the engine was shut down and nothing is left. */
+static torus_job_t *next_job(torus_engine_t *engine) {
+  pthread_mutex_lock(&engine->lock);
+  while (engine->first == NULL && !engine->is_shut_down) {
+    engine->worker_waits = true;
+    pthread_cond_wait(&engine->work, &engine->lock);
+  }
+  engine->worker_waits = false;
+  torus_job_t *job = engine->first;
+  if (job != NULL) {
+    engine->first = job->next;
+    if (engine->first == NULL) engine->last = NULL;
+  }
+  pthread_mutex_unlock(&engine->lock);
+  return job;
+}
+
+/* The buffers of the program's arguments; a failed input fails the whole window. */
+static torus_status_t collect_arguments(torus_job_t *job, const hlo_encoding_t *encoding,
+                                        torus_buffer_t **arguments) {
+  for (size_t i = 0; i < encoding->parameter_count; ++i) {
+    torus_value_t *input = job->window.inputs[encoding->parameters[i]];
+    if (atomic_load(&input->state) == TORUS_VALUE_FAILED) return torus_status_clone(input->error);
+    arguments[i] = input->buffer;
+  }
+  return TORUS_OK;
+}
+
+static torus_status_t launch(torus_engine_t *engine, torus_job_t *job,
+                             const hlo_encoding_t *encoding, const torus_launch_t *program,
+                             torus_buffer_t **arguments, torus_buffer_t **results) {
+  TORUS_TRY(collect_arguments(job, encoding, arguments));
+  size_t count = encoding->parameter_count;
+  torus_buffer_t *softs = NULL;
+  if (program->soft_word_count > 0) {
+    const int64_t words = (int64_t)program->soft_word_count;
+    TORUS_TRY(torus_buffer_from_host(engine->client, job->device, program->soft_words,
+                                     TORUS_DTYPE_U32, 1, &words, &softs));
+    arguments[count++] = softs;
+  }
+  torus_status_t status = torus_executable_run_on(program->executable, job->device, arguments,
+                                                  count, job->output_count, results);
+  torus_buffer_release(softs);
+  return status;
+}
+
+static torus_status_t run_encoded(torus_engine_t *engine, torus_job_t *job,
+                                  hlo_encoding_t *encoding, torus_buffer_t **results) {
+  torus_launch_t program;
+  TORUS_TRY(torus_program_cache_get(engine->cache, job, encoding, &program));
+  void *arguments;
+  TORUS_TRY(torus_try_alloc((encoding->parameter_count + 1) * sizeof(torus_buffer_t *), &arguments));
+  torus_status_t status = launch(engine, job, encoding, &program, arguments, results);
+  torus_free(arguments);
+  return status;
+}
+
+static torus_status_t run_job(torus_engine_t *engine, torus_job_t *job, torus_buffer_t **results) {
+  hlo_encoding_t encoding = {0};
+  torus_status_t status =
+      hlo_encode(job->window.graph, job->outputs, job->output_count, &encoding);
+  if (status == TORUS_OK) status = run_encoded(engine, job, &encoding, results);
+  hlo_encoding_deinit(&encoding);
+  return status;
+}
+
+static void queue_checks(torus_engine_t *engine, torus_job_t *job, torus_buffer_t *buffer) {
+  torus_pending_check_t *pending = torus_alloc(sizeof *pending);
+  if (pending == NULL) {
+    torus_buffer_release(buffer);
+    return;
+  }
+  pending->buffer = buffer;
+  pending->checks = job->window.checks;
+  pending->check_count = job->window.check_count;
+  job->window.checks = NULL;
+  torus_engine_add_pending(engine, pending);
+}
+
+static void remember_last(torus_engine_t *engine, torus_job_t *job, torus_buffer_t *buffer) {
+  torus_buffer_t **last = &engine->devices[job->device].last_result;
+  torus_buffer_t *old = *last;
+  *last = torus_buffer_retain(buffer);
+  torus_buffer_release(old);
+}
+
+/* Gives every result its buffer, or the error. Takes over |status|. */
+static void publish(torus_engine_t *engine, torus_job_t *job, torus_buffer_t **results,
+                    torus_status_t status) {
+  torus_window_t *window = &job->window;
+  torus_buffer_t *last = status == TORUS_OK ? torus_buffer_retain(results[0]) : NULL;
+  if (status == TORUS_OK && job->output_count > window->value_count) {
+    queue_checks(engine, job, results[window->value_count]);
+  }
+  pthread_mutex_lock(&engine->lock);
+  if (last != NULL) remember_last(engine, job, last);
+  for (size_t i = 0; i < window->value_count; ++i) {
+    torus_value_t *value = window->values[i];
+    if (status == TORUS_OK) {
+      value->buffer = results[i];
+    } else {
+      value->error = torus_status_clone(status);
+    }
+    atomic_store(&value->state, status == TORUS_OK ? TORUS_VALUE_READY : TORUS_VALUE_FAILED);
+  }
+  if (status == TORUS_OK) engine->metrics.launches += 1;
+  pthread_mutex_unlock(&engine->lock);
+  torus_buffer_release(last);
+  torus_status_free(status);
+}
+
+static void recycle(torus_engine_t *engine, torus_job_t *job) {
+  hlo_graph_t *graph = job->window.graph;
+  job->window.graph = NULL;
+  torus_job_destroy(job);
+  hlo_graph_clear(graph);
+  pthread_mutex_lock(&engine->lock);
+  if (engine->spare_count < 8) {
+    engine->spare_graphs[engine->spare_count++] = graph;
+    graph = NULL;
+  }
+  engine->queued -= 1;
+  engine->finished += 1;
+  if (engine->waiters > 0) pthread_cond_broadcast(&engine->done);
+  pthread_mutex_unlock(&engine->lock);
+  hlo_graph_destroy(graph);
+}
+
+void *torus_worker_main(void *argument) {
+  torus_engine_t *engine = argument;
+  for (torus_job_t *job = next_job(engine); job != NULL; job = next_job(engine)) {
+    torus_buffer_t **results = torus_alloc((job->output_count + 1) * sizeof *results);
+    torus_status_t status =
+        results != NULL ? run_job(engine, job, results)
+                        : torus_status_make(TORUS_STATUS_RESOURCE_EXHAUSTED, "out of host memory");
+    publish(engine, job, results, status);
+    torus_free(results);
+    recycle(engine, job);
+  }
+  return NULL;
+}

@@ -1,0 +1,232 @@
+/* Copyright The Torus Authors. Licensed under the Apache License, Version 2.0. */
+/* The module, the names, and the operations whose text is nothing but operands and types. */
+#include "hlo/encode.h"
+#include "hlo/print_internal.h"
+
+/* ---- words of the text ---- */
+
+bool hlo_is_promoted(const hlo_printer_t *p, hlo_t x, size_t slot) {
+  const hlo_node_t *node = hlo_node(p->g, x);
+  if (node->op == HLO_OP_SOFT && node->mode == HLO_SOFT_VOLATILE) return true;
+  return p->promoted && p->promoted[p->live.soft_base[x] + slot];
+}
+
+static void put_numbered(hlo_printer_t *p, const char *prefix, size_t number) {
+  hlo_put(p, prefix);
+  torus_strbuf_int(p->text, (int64_t)number);
+}
+
+void hlo_put_name(hlo_printer_t *p, hlo_t x) {
+  const hlo_node_t *node = hlo_node(p->g, x);
+  if (node->op == HLO_OP_PARAMETER) {
+    put_numbered(p, "%a", p->live.position[hlo_attrs(p->g, x)[0]] - 1);
+  } else if (node->op == HLO_OP_RESULT) {
+    put_numbered(p, "%", p->live.number[hlo_operand(p->g, x, 0)]);
+    put_numbered(p, "#", (size_t)hlo_attrs(p->g, x)[0]);
+  } else if (node->op == HLO_OP_SOFT && hlo_is_promoted(p, x, 0)) {
+    put_numbered(p, "%s", p->live.soft_base[x]);
+  } else {
+    put_numbered(p, "%", p->live.number[x]);
+  }
+}
+
+void hlo_put_names(hlo_printer_t *p, const hlo_t *xs, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    if (i) hlo_put(p, ", ");
+    hlo_put_name(p, xs[i]);
+  }
+}
+
+void hlo_put_type(hlo_printer_t *p, torus_dtype_t dtype, int rank, const int64_t *dims) {
+  hlo_put(p, "tensor<");
+  for (int i = 0; i < rank; i++) {
+    torus_strbuf_int(p->text, dims[i]);
+    hlo_put(p, "x");
+  }
+  hlo_put(p, torus_dtype_hlo(dtype));
+  hlo_put(p, ">");
+}
+
+void hlo_put_type_of(hlo_printer_t *p, hlo_t x) {
+  hlo_put_type(p, hlo_dtype(p->g, x), hlo_rank(p->g, x), hlo_dims(p->g, x));
+}
+
+void hlo_put_types(hlo_printer_t *p, const hlo_t *xs, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    if (i) hlo_put(p, ", ");
+    hlo_put_type_of(p, xs[i]);
+  }
+}
+
+void hlo_put_list(hlo_printer_t *p, const int64_t *values, size_t count) {
+  hlo_put(p, "[");
+  for (size_t i = 0; i < count; i++) {
+    if (i) hlo_put(p, ", ");
+    torus_strbuf_int(p->text, values[i]);
+  }
+  hlo_put(p, "]");
+}
+
+void hlo_put_signature(hlo_printer_t *p, hlo_t x) {
+  hlo_put(p, " : (");
+  hlo_put_types(p, hlo_operands(p->g, x), hlo_node(p->g, x)->operand_count);
+  hlo_put(p, ") -> ");
+  hlo_put_type_of(p, x);
+}
+
+/* ---- plain operations ---- */
+
+/* "stablehlo.add %1, %2 : T": all types are the same. CHLO wants every one spelled out. */
+static void put_plain(hlo_printer_t *p, hlo_t x) {
+  const hlo_node_t *node = hlo_node(p->g, x);
+  const hlo_t *operands = hlo_operands(p->g, x);
+  const char *spelling = hlo_op_spelling((hlo_op_t)node->op);
+  hlo_put(p, spelling);
+  hlo_put(p, " ");
+  hlo_put_names(p, operands, node->operand_count);
+  if (spelling[0] == 'c') {
+    hlo_put(p, " : ");
+    hlo_put_types(p, operands, node->operand_count);
+    hlo_put(p, " -> ");
+    hlo_put_type_of(p, x);
+  } else if (node->dtype != hlo_node(p->g, operands[0])->dtype) {
+    hlo_put_signature(p, x);
+  } else {
+    hlo_put(p, " : ");
+    hlo_put_type_of(p, x);
+  }
+}
+
+/* "stablehlo.convert %1 : (T) -> R" */
+static void put_signed(hlo_printer_t *p, hlo_t x) {
+  const hlo_node_t *node = hlo_node(p->g, x);
+  hlo_put(p, hlo_op_spelling((hlo_op_t)node->op));
+  hlo_put(p, " ");
+  hlo_put_names(p, hlo_operands(p->g, x), node->operand_count);
+  hlo_put_signature(p, x);
+}
+
+static void put_compare(hlo_printer_t *p, hlo_t x) {
+  static const char *const hows[] = {"EQ", "NE", "LT", "LE", "GT", "GE"};
+  hlo_put(p, "stablehlo.compare ");
+  hlo_put(p, hows[hlo_node(p->g, x)->mode]);
+  hlo_put(p, ", ");
+  hlo_put_names(p, hlo_operands(p->g, x), 2);
+  hlo_put_signature(p, x);
+}
+
+static void put_select(hlo_printer_t *p, hlo_t x) {
+  hlo_put(p, "stablehlo.select ");
+  hlo_put_names(p, hlo_operands(p->g, x), 3);
+  hlo_put(p, " : ");
+  hlo_put_types(p, hlo_operands(p->g, x), 2);
+}
+
+static void put_value(hlo_printer_t *p, hlo_t x) {
+  switch ((hlo_op_t)hlo_node(p->g, x)->op) {
+  case HLO_OP_CONVERT:
+  case HLO_OP_BITCAST:
+  case HLO_OP_IS_FINITE:
+  case HLO_OP_COMPLEX:
+  case HLO_OP_REAL:
+  case HLO_OP_IMAG:
+  case HLO_OP_RESHAPE:
+  case HLO_OP_DYNAMIC_UPDATE_SLICE:
+    put_signed(p, x);
+    break;
+  case HLO_OP_COMPARE:
+    put_compare(p, x);
+    break;
+  case HLO_OP_SELECT:
+    put_select(p, x);
+    break;
+  default:
+    put_plain(p, x);
+    break;
+  }
+}
+
+/* ---- nodes ---- */
+
+static void put_node(hlo_printer_t *p, hlo_t x) {
+  const hlo_node_t *node = hlo_node(p->g, x);
+  if (node->op == HLO_OP_PARAMETER || node->op == HLO_OP_RESULT || node->op == HLO_OP_BLOCK_ARG) {
+    return;
+  }
+  if (node->op == HLO_OP_CONSTANT || node->op == HLO_OP_SOFT) {
+    bool soft = node->op == HLO_OP_SOFT;
+    if (soft && hlo_is_promoted(p, x, 0)) return;
+    hlo_put_name(p, x);
+    hlo_put_constant(p, (torus_dtype_t)node->dtype,
+                     soft ? p->g->softs[node->softs].bits : p->g->ints[node->attrs], node->rank,
+                     hlo_dims(p->g, x));
+    return;
+  }
+  if (hlo_put_regional(p, x) || hlo_put_structured(p, x)) return;
+  hlo_put_name(p, x);
+  hlo_put(p, " = ");
+  put_value(p, x);
+  hlo_put(p, "\n");
+}
+
+void hlo_put_nodes(hlo_printer_t *p, size_t begin, size_t end, int32_t region) {
+  for (size_t i = begin; i < end; i++) {
+    if (p->live.number[i] && p->g->nodes[i].region == region) put_node(p, (hlo_t)i);
+  }
+}
+
+/* ---- module ---- */
+
+static size_t count_words(const hlo_printer_t *p) {
+  size_t words = 0;
+  for (size_t i = 0; i < p->live.end; i++) {
+    if (!p->live.number[i]) continue;
+    const hlo_node_t *node = &p->g->nodes[i];
+    for (uint32_t k = 0; k < node->soft_count; k++) {
+      if (!hlo_is_promoted(p, (hlo_t)i, k)) continue;
+      words += torus_dtype_bytes((torus_dtype_t)p->g->softs[node->softs + k].dtype) > 4 ? 2 : 1;
+    }
+  }
+  return words;
+}
+
+/* Arguments are numbered in the order in which their nodes appear. */
+static void put_arguments(hlo_printer_t *p, const int *aliases, size_t words) {
+  size_t done = 0;
+  for (size_t i = 0; i < p->live.end && done < p->live.parameter_count; i++) {
+    if (!p->live.number[i] || p->g->nodes[i].op != HLO_OP_PARAMETER) continue;
+    if (p->live.position[hlo_attrs(p->g, (hlo_t)i)[0]] != done + 1) continue;
+    if (done) hlo_put(p, ", ");
+    hlo_put_name(p, (hlo_t)i);
+    hlo_put(p, ": ");
+    hlo_put_type_of(p, (hlo_t)i);
+    if (aliases && aliases[done] >= 0) {
+      torus_strbuf_printf(p->text, " {tf.aliasing_output = %d : i32}", aliases[done]);
+    }
+    done++;
+  }
+  if (words) torus_strbuf_printf(p->text, "%s%%q: tensor<%zuxui32>", done ? ", " : "", words);
+}
+
+torus_status_t hlo_print(hlo_graph_t *g, const hlo_t *outputs, size_t output_count,
+                         const bool *promoted, const int *aliases, torus_strbuf_t *text) {
+  hlo_printer_t p = {.g = g, .text = text, .promoted = promoted};
+  if (!hlo_number_live(g, outputs, output_count, &p.live)) return hlo_graph_take_error(g);
+  size_t words = count_words(&p);
+  hlo_put(&p, "module @torus {\nfunc.func public @main(");
+  put_arguments(&p, aliases, words);
+  hlo_put(&p, ") -> (");
+  hlo_put_types(&p, outputs, output_count);
+  hlo_put(&p, ") {\n");
+  hlo_put_promoted(&p, words);
+  hlo_put_nodes(&p, 0, p.live.end, 0);
+  hlo_put(&p, "return");
+  if (output_count) {
+    hlo_put(&p, " ");
+    hlo_put_names(&p, outputs, output_count);
+    hlo_put(&p, " : ");
+    hlo_put_types(&p, outputs, output_count);
+  }
+  hlo_put(&p, "\n}\n}\n");
+  return torus_strbuf_status(text);
+}

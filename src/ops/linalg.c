@@ -1,0 +1,176 @@
+/* Copyright The Torus Authors. Licensed under the Apache License, Version 2.0. */
+/* Cholesky factors, triangular systems, cross products. */
+#include "ops/indexing.h"
+
+static bool failed(const torus_call_t *call, const hlo_graph_t *g) {
+  return op_failed(call) || hlo_graph_failed(g);
+}
+
+static bool is_solvable_dtype(torus_dtype_t dtype) {
+  return dtype == TORUS_DTYPE_F32 || dtype == TORUS_DTYPE_F64 || torus_dtype_is_complex(dtype);
+}
+
+static bool require_matrix(torus_call_t *call, hlo_graph_t *g, hlo_t x, bool square) {
+  if (failed(call, g)) return false;
+  int rank = hlo_rank(g, x);
+  bool valid = rank >= 2 && is_solvable_dtype(hlo_dtype(g, x)) &&
+               (!square || hlo_dim(g, x, rank - 1) == hlo_dim(g, x, rank - 2));
+  if (!valid)
+    op_error(call, TORUS_STATUS_INVALID_ARGUMENT,
+             "expected batches of %smatrices of a float or complex type", square ? "square " : "");
+  return valid;
+}
+
+static hlo_t adjoint(hlo_graph_t *g, hlo_t x) {
+  int rank = hlo_rank(g, x);
+  return hlo_conj(g, hlo_swap_dims(g, x, rank - 2, rank - 1));
+}
+
+static hlo_t triangle(hlo_graph_t *g, hlo_t x, bool upper) {
+  int64_t dims[TORUS_MAX_RANK];
+  int rank = hlo_shape(g, x, dims);
+  hlo_t mask = index_diagonal_mask(g, upper ? HLO_GE : HLO_LE, rank, dims, rank - 2, rank - 1, 0);
+  return hlo_select(g, mask, x, hlo_const(g, hlo_dtype(g, x), 0));
+}
+
+/* ---- Cholesky ---- */
+
+/* The order of the first leading minor that is not positive definite: where the diagonal is NaN. */
+static hlo_t failed_minor(hlo_graph_t *g, hlo_t factor) {
+  int64_t dims[TORUS_MAX_RANK];
+  int rank = hlo_shape(g, factor, dims);
+  hlo_t diagonal = index_diagonal_mask(g, HLO_EQ, rank, dims, rank - 2, rank - 1, 0);
+  hlo_t part = hlo_real(g, factor);
+  hlo_t bad = hlo_and(g, diagonal, hlo_not(g, hlo_is_finite(g, part)));
+  hlo_t number = hlo_add_f(g, hlo_iota(g, TORUS_DTYPE_I32, rank, dims, rank - 2), 1);
+  number = hlo_select(g, bad, number, hlo_highest(g, TORUS_DTYPE_I32));
+  hlo_t first = hlo_reduce(g, HLO_REDUCE_MINIMUM, number, 2, (int[]){rank - 2, rank - 1}, false);
+  hlo_t none = hlo_compare(g, HLO_EQ, first, hlo_highest(g, TORUS_DTYPE_I32));
+  return hlo_select(g, none, hlo_const_int(g, TORUS_DTYPE_I32, 0), first);
+}
+
+TORUS_OP(linalg_cholesky_ex, "linalg_cholesky_ex", 0) {
+  hlo_t x = op_tensor(call, 0);
+  bool upper = op_bool(call, 1);
+  if (!require_matrix(call, g, x, true)) return;
+  int64_t dims[TORUS_MAX_RANK];
+  int rank = hlo_shape(g, x, dims);
+  if (hlo_numel(g, x) == 0) {
+    op_return(call, 0, x);
+    op_return(call, 1, hlo_zeros(g, TORUS_DTYPE_I32, rank - 2, dims));
+    return;
+  }
+  hlo_t lower = triangle(g, hlo_cholesky(g, upper ? adjoint(g, x) : x, true), false);
+  hlo_t info = failed_minor(g, lower);
+  if (op_bool(call, 2)) {
+    hlo_t bad = hlo_compare_f(g, HLO_NE, info, 0);
+    op_check(call, hlo_reduce_all(g, HLO_REDUCE_OR, bad), TORUS_STATUS_INVALID_ARGUMENT,
+             "linalg.cholesky_ex: The factorization could not be completed because the input is "
+             "not positive-definite");
+  }
+  op_return(call, 0, upper ? adjoint(g, lower) : lower);
+  op_return(call, 1, info);
+}
+
+/* ---- triangular systems ---- */
+
+/* Leading dimensions of two batches of matrices broadcast against each other. */
+static bool broadcast_batches(torus_call_t *call, hlo_graph_t *g, hlo_t *a, hlo_t *b) {
+  int64_t dims_a[TORUS_MAX_RANK], dims_b[TORUS_MAX_RANK], joint[TORUS_MAX_RANK];
+  if (failed(call, g)) return false;
+  int rank_a = hlo_shape(g, *a, dims_a), rank_b = hlo_shape(g, *b, dims_b);
+  int batch = hlo_broadcast_shape(g, rank_a - 2, dims_a, rank_b - 2, dims_b, joint);
+  if (batch < 0) return false;
+  for (int d = 0; d < 2; ++d) joint[batch + d] = dims_a[rank_a - 2 + d];
+  *a = hlo_expand(g, *a, batch + 2, joint);
+  for (int d = 0; d < 2; ++d) joint[batch + d] = dims_b[rank_b - 2 + d];
+  *b = hlo_expand(g, *b, batch + 2, joint);
+  return !hlo_graph_failed(g);
+}
+
+/* Both operands as matrices that fit: A x = b, or x A = b when |left| is false. */
+static bool read_system(torus_call_t *call, hlo_graph_t *g, int a_arg, int b_arg, bool left,
+                        hlo_t *out_a, hlo_t *out_b) {
+  *out_a = op_tensor(call, a_arg);
+  *out_b = op_tensor(call, b_arg);
+  if (!require_matrix(call, g, *out_a, true) || !require_matrix(call, g, *out_b, false)) return false;
+  int64_t size = hlo_dim(g, *out_a, hlo_rank(g, *out_a) - 1);
+  if (size != hlo_dim(g, *out_b, hlo_rank(g, *out_b) - (left ? 2 : 1)) ||
+      hlo_dtype(g, *out_a) != hlo_dtype(g, *out_b)) {
+    op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "Incompatible matrices");
+    return false;
+  }
+  return broadcast_batches(call, g, out_a, out_b);
+}
+
+static hlo_t solve(hlo_graph_t *g, hlo_t a, hlo_t b, bool left, bool lower, bool unit,
+                   bool transpose) {
+  if (hlo_graph_failed(g) || hlo_numel(g, b) == 0) return b;
+  return hlo_triangular_solve(g, a, b, left, lower, unit, transpose);
+}
+
+TORUS_OP(linalg_solve_triangular, "linalg_solve_triangular", 0) {
+  hlo_t a, b;
+  bool left = op_bool(call, 3);
+  if (read_system(call, g, 0, 1, left, &a, &b))
+    op_return(call, 0, solve(g, a, b, left, !op_bool(call, 2), op_bool(call, 4), false));
+}
+
+TORUS_OP(triangular_solve, "triangular_solve", 0) {
+  hlo_t a, b;
+  if (!read_system(call, g, 1, 0, true, &a, &b)) return;
+  op_return(call, 0, solve(g, a, b, true, !op_bool(call, 2), op_bool(call, 4), op_bool(call, 3)));
+  op_return(call, 1, a);
+}
+
+/* x with factor * adjoint(factor) * x == b; the factor is the lower one, or the upper's adjoint. */
+static hlo_t solve_by_factor(hlo_graph_t *g, hlo_t factor, hlo_t b, bool upper) {
+  hlo_t lower = upper ? adjoint(g, factor) : factor, other = upper ? factor : adjoint(g, factor);
+  b = solve(g, lower, b, true, true, false, false);
+  return solve(g, other, b, true, false, false, false);
+}
+
+TORUS_OP(cholesky_solve, "_cholesky_solve_helper", 0) {
+  hlo_t a, b;
+  if (read_system(call, g, 1, 0, true, &a, &b))
+    op_return(call, 0, solve_by_factor(g, a, b, op_bool(call, 2)));
+}
+
+TORUS_OP(cholesky_inverse, "cholesky_inverse", 0) {
+  hlo_t factor = op_tensor(call, 0);
+  if (!require_matrix(call, g, factor, true)) return;
+  int64_t dims[TORUS_MAX_RANK];
+  int rank = hlo_shape(g, factor, dims);
+  hlo_t diagonal = index_diagonal_mask(g, HLO_EQ, rank, dims, rank - 2, rank - 1, 0);
+  hlo_t identity = hlo_convert(g, diagonal, hlo_dtype(g, factor));
+  op_return(call, 0, solve_by_factor(g, factor, identity, op_bool(call, 1)));
+}
+
+/* ---- cross product ---- */
+
+/* x rotated by |shift| along a dimension of size 3. */
+static hlo_t rotate3(hlo_graph_t *g, hlo_t x, int dim, int shift) {
+  hlo_t parts[2] = {hlo_slice_dim(g, x, dim, shift, 3 - shift), hlo_slice_dim(g, x, dim, 0, shift)};
+  return hlo_concatenate(g, parts, 2, dim);
+}
+
+TORUS_OP(linalg_cross, "linalg_cross", 0) {
+  hlo_t x, y;
+  int rank = op_tensor_rank(call, 0);
+  if (rank != op_tensor_rank(call, 1) || rank == 0) {
+    op_error(call, TORUS_STATUS_INVALID_ARGUMENT,
+             "linalg.cross: inputs must have the same number of dimensions.");
+    return;
+  }
+  int dim = op_dim(call, 2, rank);
+  if (op_failed(call)) return;
+  if (op_tensor_dim(call, 0, dim) != 3 || op_tensor_dim(call, 1, dim) != 3) {
+    op_error(call, TORUS_STATUS_INVALID_ARGUMENT,
+             "linalg.cross: inputs dimension %d must have length 3.", dim);
+    return;
+  }
+  op_binary_operands(call, 0, 1, TORUS_DTYPE_INVALID, &x, &y);
+  hlo_t left = hlo_multiply(g, rotate3(g, x, dim, 1), rotate3(g, y, dim, 2));
+  hlo_t right = hlo_multiply(g, rotate3(g, x, dim, 2), rotate3(g, y, dim, 1));
+  op_return(call, 0, hlo_subtract(g, left, right));
+}

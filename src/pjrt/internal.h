@@ -1,0 +1,91 @@
+/* Copyright The Torus Authors. Licensed under the Apache License, Version 2.0. */
+/* What the files of src/pjrt/ share. Nothing outside this folder includes it or pjrt_c_api.h. */
+#ifndef TORUS_PJRT_INTERNAL_H_
+#define TORUS_PJRT_INTERNAL_H_
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "pjrt_c_api.h"
+#include "torus/pjrt.h"
+
+/* An argument structure of |name| with its size set and everything else zero. */
+#define TORUS_PJRT_ARGS(name, variable)                                                            \
+  name##_Args variable = {.struct_size = name##_Args_STRUCT_SIZE}
+
+/* Whether the plugin has the entry point |name|: its table may be older, hence shorter. */
+#define TORUS_PJRT_HAS(api, name)                                                                  \
+  ((api)->struct_size >= offsetof(PJRT_Api, name) + sizeof((api)->name) && (api)->name)
+
+/* PyTorch's own limit is 64. */
+#define TORUS_PJRT_MAX_RANK 64
+
+/* Room for the encoded compile options. */
+#define TORUS_PJRT_MAX_OPTIONS_BYTES 1024
+
+struct torus_client {
+  const PJRT_Api *api;           /* of the plugin, which is never unloaded */
+  PJRT_Client *client;           /* owned */
+  PJRT_Device *const *devices;   /* belongs to |client| */
+  int device_count;              /* entries of |devices| */
+  bool is_cpu;                   /* XLA's CPU plugin, going by the platform's name */
+  char *plugin_path;             /* owned, as are the texts below */
+  char *platform;                /* "cpu" */
+  char *platform_version;        /* free text of the plugin */
+  char **device_kinds;           /* |device_count| entries */
+  _Atomic uint32_t refused_options; /* compile options the plugin does not know, by position */
+};
+
+struct torus_buffer {
+  _Atomic int32_t references;
+  int32_t device;                /* index into the client's devices */
+  torus_client_t *client;        /* outlives the buffer */
+  PJRT_Buffer *buffer;           /* owned */
+};
+
+struct torus_executable {
+  _Atomic int32_t references;
+  int32_t device;                /* where a program without arguments runs */
+  torus_client_t *client;        /* outlives the executable */
+  PJRT_LoadedExecutable *loaded; /* owned */
+  size_t result_count;           /* arrays that @main returns */
+};
+
+/* plugin.c */
+
+/* The function table of the plugin at |path|, loaded and initialised once a process. */
+TORUS_NODISCARD torus_status_t torus_pjrt_plugin_load(const char *path, const PJRT_Api **out_api);
+
+/* Turns |error| into a status with the same code and message, and destroys it. NULL is success. */
+TORUS_NODISCARD torus_status_t torus_pjrt_status(const PJRT_Api *api, PJRT_Error *error);
+
+/* Waits for |event|, destroys it, and returns its outcome. NULL is success. */
+TORUS_NODISCARD torus_status_t torus_pjrt_event_await(const PJRT_Api *api, PJRT_Event *event);
+
+/* client.c */
+
+/* INVALID_ARGUMENT unless |device| is one of the client's. */
+TORUS_NODISCARD torus_status_t torus_pjrt_check_device(const torus_client_t *client, int device);
+
+/* buffer.c */
+
+/* A buffer with one reference and no content yet. */
+TORUS_NODISCARD torus_status_t torus_pjrt_buffer_new(torus_client_t *client, int device,
+                                                     torus_buffer_t **out_buffer);
+
+/* options.c */
+
+/* The compile options of |effort| as "name=value;" pairs. */
+const char *torus_pjrt_options_text(bool is_cpu, torus_effort_t effort);
+
+/* Encodes them as a CompileOptionsProto without those of the bit set |refused|. |out_bytes| has
+ * TORUS_PJRT_MAX_OPTIONS_BYTES bytes. */
+void torus_pjrt_options_encode(const char *text, uint32_t refused, char *out_bytes,
+                               size_t *out_size);
+
+/* The position in |text| of the option that |message| says the plugin does not know, or -1. */
+int torus_pjrt_options_find_refused(const char *text, const char *message);
+
+#endif /* TORUS_PJRT_INTERNAL_H_ */
