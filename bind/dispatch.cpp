@@ -439,7 +439,8 @@ using Names = std::unordered_map<std::string, std::vector<c10::OperatorName>>;
 Names out_overloads() {
   Names names;
   for (const c10::OperatorName &name : c10::Dispatcher::singleton().getAllOpNames()) {
-    if (name.overload_name.find("out") != std::string::npos) names[name.name].push_back(name);
+    // Not all are called "out": max.dim_max, topk.values. is_out_of looks at the schema.
+    if (!name.overload_name.empty()) names[name.name].push_back(name);
   }
   return names;
 }

@@ -147,7 +147,18 @@ void record_stream(at::Tensor &, at::Stream) {}  // one queue in order: nothing 
 
 }  // namespace
 
+// Copies read the lazy conj and neg bits themselves: the generic kernels of those keys would resolve
+// them by a copy and come back here without end.
+void register_lazy_bits() {
+  for (const auto key : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}) {
+    auto *const m = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+    m->impl("_copy_from", torch::CppFunction::makeFallthrough());
+    m->impl("_copy_from_and_resize", torch::CppFunction::makeFallthrough());
+  }
+}
+
 void register_tensor_kernels() {
+  register_lazy_bits();
   static torch::Library *const m = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   m->impl("empty.memory_format", &empty_memory_format);
   m->impl("empty_strided", &empty_strided);

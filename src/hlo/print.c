@@ -106,12 +106,28 @@ static void put_signed(hlo_printer_t *p, hlo_t x) {
   hlo_put_signature(p, x);
 }
 
+/* The kind of comparison is optional in StableHLO, but its constant folder takes integers for
+ * unsigned where it is missing. */
+static const char *comparison_kind(torus_dtype_t dtype) {
+  switch (torus_dtype_kind(dtype)) {
+  case TORUS_KIND_INT:
+    return "SIGNED";
+  case TORUS_KIND_BOOL:
+  case TORUS_KIND_UINT:
+    return "UNSIGNED";
+  default:
+    return "FLOAT";
+  }
+}
+
 static void put_compare(hlo_printer_t *p, hlo_t x) {
   static const char *const hows[] = {"EQ", "NE", "LT", "LE", "GT", "GE"};
   hlo_put(p, "stablehlo.compare ");
   hlo_put(p, hows[hlo_node(p->g, x)->mode]);
   hlo_put(p, ", ");
   hlo_put_names(p, hlo_operands(p->g, x), 2);
+  hlo_put(p, ", ");
+  hlo_put(p, comparison_kind(hlo_dtype(p->g, hlo_operand(p->g, x, 0))));
   hlo_put_signature(p, x);
 }
 

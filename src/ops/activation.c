@@ -69,9 +69,13 @@ static hlo_t one_minus(hlo_graph_t *g, hlo_t x) { return hlo_subtract(g, constan
 
 /* ---- functions of x alone ---- */
 
+/* Twice the normal distribution function. By erfc, because 1 + erf loses the left tail. */
+static hlo_t double_cdf(hlo_graph_t *g, hlo_t x) {
+  return hlo_erfc(g, hlo_multiply_f(g, x, -M_SQRT1_2));
+}
+
 static hlo_t gelu_erf(hlo_graph_t *g, hlo_t x) {
-  hlo_t cdf = hlo_add_f(g, hlo_erf(g, hlo_multiply_f(g, x, M_SQRT1_2)), 1);
-  return hlo_multiply(g, x, hlo_multiply_f(g, cdf, 0.5));
+  return hlo_multiply(g, x, hlo_multiply_f(g, double_cdf(g, x), 0.5));
 }
 
 static hlo_t gelu_tanh_inner(hlo_graph_t *g, hlo_t x) {
@@ -268,10 +272,9 @@ TORUS_OP(glu_backward, "glu_backward", 0) {
 /* ---- derivatives ---- */
 
 static hlo_t gelu_erf_slope(hlo_graph_t *g, hlo_t x) {
-  hlo_t cdf = hlo_add_f(g, hlo_erf(g, hlo_multiply_f(g, x, M_SQRT1_2)), 1);
   hlo_t bell = hlo_exp(g, hlo_multiply_f(g, math_square(g, x), -0.5));
   hlo_t pdf = hlo_multiply_f(g, bell, 0.5 * M_SQRT1_2 * M_2_SQRTPI);
-  return hlo_add(g, hlo_multiply_f(g, cdf, 0.5), hlo_multiply(g, x, pdf));
+  return hlo_add(g, hlo_multiply_f(g, double_cdf(g, x), 0.5), hlo_multiply(g, x, pdf));
 }
 
 static hlo_t gelu_tanh_slope(hlo_graph_t *g, hlo_t x) {

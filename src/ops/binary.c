@@ -48,17 +48,25 @@ static void return_as(torus_call_t *call, hlo_graph_t *g, hlo_t x, torus_dtype_t
 
 /* ---- sums ---- */
 
-static bool alpha_fits(torus_call_t *call, int i, torus_dtype_t dtype) {
-  torus_kind_t kind = torus_dtype_kind(op_scalar_dtype(call, i));
-  bool fits = kind == TORUS_KIND_BOOL      ? dtype == TORUS_DTYPE_BOOL
-              : kind == TORUS_KIND_FLOAT   ? !torus_dtype_is_integral(dtype)
-              : kind == TORUS_KIND_COMPLEX ? torus_dtype_is_complex(dtype)
-                                           : true;
-  if (!fits) {
-    op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "alpha of a type that %s cannot hold",
-             torus_dtype_name(dtype));
+/* PyTorch's text stands here: its kernels for meta tensors word this case differently. */
+static const char *alpha_fault(torus_kind_t alpha, torus_dtype_t dtype) {
+  if (alpha == TORUS_KIND_BOOL && dtype != TORUS_DTYPE_BOOL) {
+    return "Boolean alpha only supported for Boolean results.";
   }
-  return fits;
+  if (alpha == TORUS_KIND_FLOAT && torus_dtype_is_integral(dtype)) {
+    return "For integral input tensors, argument alpha must not be a floating point number.";
+  }
+  if (alpha == TORUS_KIND_COMPLEX && !torus_dtype_is_complex(dtype)) {
+    return "For non-complex input tensors, argument alpha must not be a complex number.";
+  }
+  return NULL;
+}
+
+static bool alpha_fits(torus_call_t *call, int i, torus_dtype_t dtype) {
+  const char *fault = alpha_fault(torus_dtype_kind(op_scalar_dtype(call, i)), dtype);
+  if (fault == NULL) return true;
+  op_error(call, TORUS_STATUS_FAILED_PRECONDITION, "%s", fault);
+  return false;
 }
 
 /* alpha * x, where argument i is alpha. */

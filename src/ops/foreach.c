@@ -348,10 +348,13 @@ static hlo_t power_sum(hlo_graph_t *g, hlo_t size, double order, hlo_t soft) {
 
 /* Vector norm of all elements of |size|, which are not negative. */
 static hlo_t norm(hlo_graph_t *g, hlo_t size, double order, hlo_t soft) {
+  if (isinf(order) && hlo_numel(g, size) == 0) {
+    return hlo_fail(g, TORUS_STATUS_INVALID_ARGUMENT,
+                    "_foreach_norm cannot compute the infinity norm on an empty tensor because the "
+                    "operation does not have an identity");
+  }
   if (isinf(order)) {
-    hlo_t extreme = hlo_reduce_all(g, order > 0 ? HLO_REDUCE_MAXIMUM : HLO_REDUCE_MINIMUM, size);
-    hlo_t zero = hlo_const(g, hlo_dtype(g, size), 0);
-    return order > 0 ? hlo_maximum(g, extreme, zero) : extreme;
+    return hlo_reduce_all(g, order > 0 ? HLO_REDUCE_MAXIMUM : HLO_REDUCE_MINIMUM, size);
   }
   hlo_t sum = power_sum(g, size, order, soft);
   if (order == 0 || order == 1) return sum;

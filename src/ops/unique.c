@@ -8,6 +8,7 @@ typedef struct unique {
   int dim;    /* rows lie along it; -1: rows are the single elements */
   bool sorts; /* else only neighbours are compared */
   bool inverse, counts;
+  bool is_pair; /* the operator has no third result for the counts */
 } unique_t;
 
 /* Rows in the order in which they are compared; all have n entries along dimension 0. */
@@ -156,6 +157,7 @@ static void return_inverse(torus_call_t *call, hlo_graph_t *g, const unique_t *u
 
 static void return_counts(torus_call_t *call, hlo_graph_t *g, const unique_t *u,
                           const unique_rows_t *r, hlo_t groups, int64_t size) {
+  if (u->is_pair) return;
   if (!u->counts) {
     op_return(call, 2, op_nothing(g, TORUS_DTYPE_I64));
     return;
@@ -171,7 +173,7 @@ static void return_empty(torus_call_t *call, hlo_graph_t *g, const unique_t *u) 
   op_return(call, 0, u->dim < 0 ? hlo_flatten(g, x) : x);
   hlo_t places = hlo_full_like(g, x, TORUS_DTYPE_I64, 0);
   op_return(call, 1, u->inverse && u->dim < 0 ? places : op_nothing(g, TORUS_DTYPE_I64));
-  op_return(call, 2, op_nothing(g, TORUS_DTYPE_I64));
+  if (!u->is_pair) op_return(call, 2, op_nothing(g, TORUS_DTYPE_I64));
 }
 
 static bool check_operand(torus_call_t *call, const unique_t *u) {
@@ -212,25 +214,30 @@ static int unique_dim(torus_call_t *call, int arg) {
   return op_has(call, arg) ? op_dim(call, arg, op_tensor_rank(call, 0)) : -1;
 }
 
+/* (self, sorted, return_inverse) */
+TORUS_OP(_unique, "_unique", 0) {
+  emit_unique(call, g, &(unique_t){-1, true, op_bool(call, 2), false, true});
+}
+
 /* (self, sorted, return_inverse, return_counts); the result is always sorted, as on the CPU */
 TORUS_OP(_unique2, "_unique2", 0) {
-  emit_unique(call, g, &(unique_t){-1, true, op_bool(call, 2), op_bool(call, 3)});
+  emit_unique(call, g, &(unique_t){-1, true, op_bool(call, 2), op_bool(call, 3), false});
 }
 
 /* (self, dim, sorted, return_inverse, return_counts) */
 TORUS_OP(unique_dim, "unique_dim", 0) {
   emit_unique(call, g,
-              &(unique_t){unique_dim(call, 1), true, op_bool(call, 3), op_bool(call, 4)});
+              &(unique_t){unique_dim(call, 1), true, op_bool(call, 3), op_bool(call, 4), false});
 }
 
 /* (self, return_inverse, return_counts, dim) */
 TORUS_OP(unique_consecutive, "unique_consecutive", 0) {
   emit_unique(call, g,
-              &(unique_t){unique_dim(call, 3), false, op_bool(call, 1), op_bool(call, 2)});
+              &(unique_t){unique_dim(call, 3), false, op_bool(call, 1), op_bool(call, 2), false});
 }
 
 /* (self, dim, return_inverse, return_counts) */
 TORUS_OP(unique_dim_consecutive, "unique_dim_consecutive", 0) {
   emit_unique(call, g,
-              &(unique_t){unique_dim(call, 1), false, op_bool(call, 2), op_bool(call, 3)});
+              &(unique_t){unique_dim(call, 1), false, op_bool(call, 2), op_bool(call, 3), false});
 }

@@ -33,7 +33,7 @@ static torus_status_t create_pjrt_client(torus_client_t *client,
       .value_size = 1,
   };
   TORUS_PJRT_ARGS(PJRT_Client_Create, args);
-  if (options->is_cpu && options->cpu_device_count > 0) {
+  if (options->is_cpu && options->cpu_device_count > 1) {
     args.create_options = &device_count;
     args.num_options = 1;
   }

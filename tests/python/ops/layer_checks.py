@@ -12,6 +12,7 @@ TOLERANCES = {
     torch.float64: 1e-9,
     torch.float32: 2e-5,
     torch.complex64: 2e-5,
+    torch.complex128: 1e-9,
     torch.float16: 4e-3,
     torch.bfloat16: 3e-2,
 }
@@ -26,7 +27,7 @@ def rand(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torc
 def _leaf(value: Any, device: str, gradient: bool) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
-    copy = value.detach().to(device)
+    copy = value.detach().clone().to(device)
     differentiable = value.is_floating_point() or value.is_complex()
     return copy.requires_grad_(gradient and differentiable)
 
@@ -40,7 +41,7 @@ def _run(function: Callable, arguments: tuple, device: str, gradient: bool) -> l
         roots = [r for r in outputs if r.requires_grad]
         seeds = [rand(*r.shape, dtype=r.dtype, seed=7).to(device) for r in roots]
         wanted = [x for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad]
-        grads = torch.autograd.grad(roots, wanted, seeds, allow_unused=True)
+        grads = torch.autograd.grad(roots, wanted, seeds, allow_unused=True) if wanted else []
         outputs += [g for g in grads if g is not None]
     return [r.detach().cpu() for r in outputs]
 

@@ -48,11 +48,12 @@ OFFSETS = torch.tensor([0, 2, 2, 5])
 @pytest.mark.parametrize("bag_mode", ["sum", "mean", "max"])
 @pytest.mark.parametrize("options", [{}, {"padding_idx": 4}, {"include_last_offset": True}])
 def test_bags(bag_mode: str, options: dict) -> None:
+    offsets = torch.tensor([0, 2, 2, 5, 7]) if "include_last_offset" in options else OFFSETS
     check(
         lambda i, w, o: F.embedding_bag(i, w, o, mode=bag_mode, **options),
         FLAT,
         rand(10, 3),
-        OFFSETS,
+        offsets,
     )
 
 
@@ -65,9 +66,13 @@ def test_bags_more() -> None:
         OFFSETS,
         rand(7, seed=3),
     )
-    check(
-        lambda i, w, o: F.embedding_bag(i, w, o, mode="mean", scale_grad_by_freq=True),
-        FLAT,
-        rand(10, 3),
-        OFFSETS,
-    )
+
+
+def test_bags_scaled_by_frequency() -> None:
+    """An index that occurs n times gets the n-th part of its gradient."""
+    weight = rand(10, 3).to("tpu").requires_grad_()
+    indices, offsets = FLAT.to("tpu"), OFFSETS.to("tpu")
+    F.embedding_bag(indices, weight, offsets, mode="sum", scale_grad_by_freq=True).sum().backward()
+    expected = torch.zeros(10, 3)
+    expected[FLAT] = 1
+    torch.testing.assert_close(weight.grad.cpu(), expected)

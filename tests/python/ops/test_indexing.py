@@ -122,7 +122,7 @@ def test_index_reduce(reduce: str, include_self: bool) -> None:
 
 _CASES = {
     "gather": lambda x, i, s: x.gather(0, i),
-    "scatter": lambda x, i, s: x.scatter(1, i[:, :1], s),
+    "scatter": lambda x, i, s: x.scatter(1, i, s),
     "scatter value": lambda x, i, s: x.scatter(1, i[:, :1], 2.5),
     "scatter_add": lambda x, i, s: x.scatter_add(0, i, s),
     "index_select": lambda x, i, s: x.index_select(1, i[0]),
@@ -132,7 +132,7 @@ _CASES = {
     "index_fill tensor": lambda x, i, s: x.index_fill(1, i[0, :2], s[0, 0]),
     "take": lambda x, i, s: x.take(i * 3 - 2),
     "put": lambda x, i, s: x.put(i * 4 - 1, s, accumulate=True),
-    "take_along_dim": lambda x, i, s: x.take_along_dim(i[:, :1], 1),
+    "take_along_dim": lambda x, i, s: x.take_along_dim(i[:1], 0),
     "masked_select": lambda x, i, s: x.masked_select(x > 0.5),
     "masked_scatter": lambda x, i, s: x.masked_scatter(x > 0.7, x * 2),
     "repeat_interleave": lambda x, i, s: x.repeat_interleave(i[0], dim=1),
@@ -165,6 +165,7 @@ _PLAIN = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:The reduce argument of torch.scatter")
 @pytest.mark.parametrize("name", _PLAIN)
 def test_along_without_gradient(name: str) -> None:
     check(_PLAIN[name], _M, _ALONG, _S)

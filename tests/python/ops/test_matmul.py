@@ -170,7 +170,7 @@ def test_grouped_rows_behind_the_last_group() -> None:
 
 def test_errors_are_pytorchs() -> None:
     x = rand(3, 4).to("tpu")
-    with pytest.raises(RuntimeError, match=r"shapes cannot be multiplied|must match"):
+    with pytest.raises(RuntimeError, match=r"reduction dim|multiplied"):
         torch.mm(x, x)
     with pytest.raises(RuntimeError):
         torch.mm(x, x.double().T)

@@ -31,8 +31,8 @@ def test_sort_modes(mode: str) -> None:
 )
 def test_sort_types(dtype: torch.dtype) -> None:
     x = torch.tensor([[3, 1, 0, 1, 5, 0], [0, 2, 2, 7, 1, 2]]).to(dtype)
-    check(lambda x: (x.sort(1, stable=True), x.sort(1, True, stable=True), x.argsort(0)), x)
-    check(lambda x: x.msort(), x)
+    check(lambda x: (x.sort(dim=1, stable=True), x.sort(dim=1, descending=True, stable=True)), x)
+    check(lambda x: (x.msort(), x.argsort(dim=0, stable=True)), x)
 
 
 def test_sort_edges() -> None:
