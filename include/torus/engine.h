@@ -32,13 +32,17 @@ typedef struct torus_engine_options {
   int64_t memory_limit_bytes; /* per device, where the plugin knows none; 0: none */
 } torus_engine_options_t;
 
-/* Takes over |client|. The engine lives until the process ends: tensors may outlive everything. */
+/* Takes over |client|, also on failure. |out_engine| may be destroyed with torus_engine_destroy; a
+ * process whose tensors may outlive everything shuts it down instead and lets it be. */
 TORUS_NODISCARD torus_status_t torus_engine_create(torus_client_t *client,
                                                    const torus_engine_options_t *options,
                                                    torus_engine_t **out_engine);
 torus_client_t *torus_engine_client(torus_engine_t *engine);
 /* Runs what is queued, then ends the worker. Later work fails with FAILED_PRECONDITION. */
 void torus_engine_shutdown(torus_engine_t *engine);
+/* Shuts down and frees everything, the client included. All values and storages must have been
+ * released, and no other thread may use the engine. Accepts NULL. */
+void torus_engine_destroy(torus_engine_t *engine);
 
 /* ---- recording ---- */
 

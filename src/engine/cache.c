@@ -63,7 +63,11 @@ torus_status_t torus_program_cache_create(torus_engine_t *engine, const char *fo
   cache->bucket_count = 1024;
   cache->buckets = torus_alloc(cache->bucket_count * sizeof *cache->buckets);
   char *identity = make_identity(engine);
-  if (cache->buckets == NULL || identity == NULL) return no_memory();
+  if (cache->buckets == NULL || identity == NULL) {
+    torus_free(identity);
+    torus_program_cache_destroy(cache);
+    return no_memory();
+  }
   if (folder != NULL) {
     /* A cache that cannot be used costs time, never an answer. */
     torus_status_ignore(torus_disk_cache_create(folder, limit_bytes, identity, &cache->disk));
@@ -93,7 +97,7 @@ static void free_entry(entry_t *e) {
 
 void torus_program_cache_clear(torus_program_cache_t *cache) {
   pthread_mutex_lock(&cache->lock);
-  for (size_t i = 0; i < cache->bucket_count; ++i) {
+  for (size_t i = 0; cache->buckets != NULL && i < cache->bucket_count; ++i) {
     while (cache->buckets[i] != NULL) {
       entry_t *next = cache->buckets[i]->next;
       free_entry(cache->buckets[i]);
@@ -102,6 +106,16 @@ void torus_program_cache_clear(torus_program_cache_t *cache) {
   }
   cache->entry_count = 0;
   pthread_mutex_unlock(&cache->lock);
+}
+
+void torus_program_cache_destroy(torus_program_cache_t *cache) {
+  if (cache == NULL) return;
+  torus_program_cache_clear(cache);
+  torus_disk_cache_destroy(cache->disk);
+  pthread_mutex_destroy(&cache->lock);
+  torus_free(cache->buckets);
+  torus_free(cache->words);
+  torus_free(cache);
 }
 
 /* ---- entries ---- */
@@ -332,7 +346,7 @@ static torus_status_t pack(torus_program_cache_t *cache, const hlo_encoding_t *e
     cache->word_capacity = words;
   }
   if (words > 0) hlo_pack_softs(encoding, v->promoted, cache->words);
-  out_launch->executable = v->executable;
+  out_launch->executable = torus_executable_retain(v->executable);
   out_launch->soft_words = cache->words;
   out_launch->soft_word_count = words;
   return TORUS_OK;

@@ -26,9 +26,17 @@ hlo_t torus_checks_node(hlo_graph_t *g, const torus_check_t *checks, size_t coun
       culprit = hlo_select(g, checks[i].failed, checks[i].culprit, culprit);
     }
   }
-  hlo_t result = pair(g, number, culprit);
-  torus_status_ignore(hlo_graph_take_error(g));
-  return result;
+  return pair(g, number, culprit);
+}
+
+void torus_engine_defer_error(torus_engine_t *engine, torus_status_t status) {
+  pthread_mutex_lock(&engine->lock);
+  if (engine->deferred_error == TORUS_OK) {
+    engine->deferred_error = status;
+    status = TORUS_OK;
+  }
+  pthread_mutex_unlock(&engine->lock);
+  torus_status_free(status);
 }
 
 void torus_engine_add_pending(torus_engine_t *engine, torus_pending_check_t *pending) {
@@ -43,14 +51,7 @@ void torus_engine_add_pending(torus_engine_t *engine, torus_pending_check_t *pen
   const bool too_many = ++engine->pending_checks > MOST_PENDING;
   pthread_mutex_unlock(&engine->lock);
   if (!too_many) return;
-  torus_status_t status = torus_engine_verify(engine);
-  pthread_mutex_lock(&engine->lock);
-  if (engine->deferred_error == TORUS_OK) {
-    engine->deferred_error = status;
-    status = TORUS_OK;
-  }
-  pthread_mutex_unlock(&engine->lock);
-  torus_status_free(status);
+  torus_engine_defer_error(engine, torus_engine_verify(engine));
 }
 
 static torus_status_t describe(const torus_check_t *check, int64_t culprit) {

@@ -8,8 +8,9 @@
  *
  * It is written under a temporary name and renamed, so that a reader sees a whole file or none. A
  * reader trusts nothing: wrong magic, lengths, checksum, identity (plugin, version, options) or key
- * count as absent, and the entry is replaced by the next write. The folder is kept under its limit
- * by removing the files used longest ago (modification time, renewed at each read). */
+ * count as absent, and the entry is replaced by the next write. Programs are code: folders that
+ * other users may write to, and files of other users, are not used. The folder is kept under its
+ * limit by removing the files used longest ago (modification time, renewed at each read). */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -57,10 +58,28 @@ static torus_status_t make_folders(const char *path) {
   return TORUS_OK;
 }
 
+/* Ours or the administrator's, and not for everybody to write. */
+static bool is_trusted(const struct stat *info) {
+  return (info->st_uid == geteuid() || info->st_uid == 0) && !(info->st_mode & S_IWOTH);
+}
+
+static torus_status_t check_folder(const char *path) {
+  struct stat info;
+  if (stat(path, &info) != 0 || !S_ISDIR(info.st_mode)) {
+    return torus_status_make(TORUS_STATUS_UNAVAILABLE, "%s is no folder", path);
+  }
+  if (!is_trusted(&info)) {
+    return torus_status_make(TORUS_STATUS_FAILED_PRECONDITION,
+                             "cache folder %s can be written by other users", path);
+  }
+  return TORUS_OK;
+}
+
 torus_status_t torus_disk_cache_create(const char *folder, int64_t limit_bytes, const char *identity,
                                        torus_disk_cache_t **out_disk) {
   *out_disk = NULL;
   TORUS_TRY(make_folders(folder));
+  TORUS_TRY(check_folder(folder));
   torus_disk_cache_t *disk = torus_alloc(sizeof *disk);
   char *copy = torus_strdup(folder);
   if (disk == NULL || copy == NULL) {
@@ -110,8 +129,8 @@ static bool header_fits(const torus_disk_cache_t *disk, const header_t *h, int64
                         size_t key_bytes) {
   const int64_t content = file_bytes - (int64_t)sizeof *h;
   return h->magic == MAGIC && h->identity == disk->identity && h->key_bytes == key_bytes &&
-         content > 0 && h->body_bytes == (uint64_t)content - key_bytes &&
-         (uint64_t)content > key_bytes;
+         content > 0 && (uint64_t)content > key_bytes &&
+         h->body_bytes == (uint64_t)content - key_bytes;
 }
 
 /* The key and the body of an open entry, or NULL. */
@@ -119,7 +138,8 @@ static char *read_content(const torus_disk_cache_t *disk, int file, const char *
                           size_t key_bytes, size_t *out_body) {
   struct stat info;
   header_t h;
-  if (fstat(file, &info) != 0 || !read_all(file, (char *)&h, sizeof h)) return NULL;
+  if (fstat(file, &info) != 0 || !S_ISREG(info.st_mode) || !is_trusted(&info)) return NULL;
+  if (!read_all(file, (char *)&h, sizeof h)) return NULL;
   if (!header_fits(disk, &h, info.st_size, key_bytes)) return NULL;
   const size_t size = h.key_bytes + h.body_bytes;
   char *content = torus_alloc(size);
@@ -139,7 +159,7 @@ void torus_disk_cache_read(torus_disk_cache_t *disk, const char *key, size_t key
   *out_bytes = NULL;
   *out_size = 0;
   if (!entry_path(disk, key, key_bytes, path)) return;
-  const int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  const int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (file < 0) return;
   char *content = read_content(disk, file, key, key_bytes, out_size);
   if (content != NULL) {

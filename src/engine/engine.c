@@ -18,8 +18,7 @@ static torus_status_t device_init(torus_engine_t *engine, int index, int64_t lim
   int64_t in_use, limit;
   const bool known = torus_client_memory_stats(engine->client, index, &in_use, &limit) && limit > 0;
   d->memory.limit_bytes = known ? limit : limit_bytes;
-  d->next_serial = 1;
-  return torus_window_init(&d->window, engine, d->next_serial);
+  return torus_window_init(&d->window, engine, 1);
 }
 
 static torus_status_t start(torus_engine_t *engine, const torus_engine_options_t *options) {
@@ -34,6 +33,7 @@ static torus_status_t start(torus_engine_t *engine, const torus_engine_options_t
   if (pthread_create(&engine->worker, NULL, torus_worker_main, engine) != 0) {
     return torus_status_make(TORUS_STATUS_RESOURCE_EXHAUSTED, "cannot start the worker thread");
   }
+  engine->has_worker = true;
   pthread_setname_np(engine->worker, "torus-worker");
   return TORUS_OK;
 }
@@ -42,41 +42,69 @@ torus_status_t torus_engine_create(torus_client_t *client, const torus_engine_op
                                    torus_engine_t **out_engine) {
   *out_engine = NULL;
   void *block;
-  TORUS_TRY(torus_try_alloc(sizeof(torus_engine_t), &block));
+  torus_status_t status = torus_try_alloc(sizeof(torus_engine_t), &block);
+  if (status != TORUS_OK) {
+    torus_client_destroy(client);
+    return status;
+  }
   torus_engine_t *engine = block;
   engine->client = client;
   engine->device_count = torus_client_device_count(client);
   pthread_mutex_init(&engine->lock, NULL);
   pthread_cond_init(&engine->work, NULL);
   pthread_cond_init(&engine->done, NULL);
-  TORUS_TRY(start(engine, options));
-  *out_engine = engine;
-  return TORUS_OK;
+  status = start(engine, options);
+  if (status == TORUS_OK) {
+    *out_engine = engine;
+  } else {
+    torus_engine_destroy(engine);
+  }
+  return status;
 }
 
 torus_client_t *torus_engine_client(torus_engine_t *engine) { return engine->client; }
 
 void torus_engine_shutdown(torus_engine_t *engine) {
   pthread_mutex_lock(&engine->lock);
-  const bool again = engine->is_shut_down;
+  const bool is_first = engine->has_worker;
+  engine->has_worker = false;
   engine->is_shut_down = true;
   pthread_cond_broadcast(&engine->work);
   pthread_cond_broadcast(&engine->done);
   pthread_mutex_unlock(&engine->lock);
-  if (!again) pthread_join(engine->worker, NULL);
+  if (is_first) pthread_join(engine->worker, NULL);
+}
+
+static void device_deinit(torus_device_t *d) {
+  torus_window_deinit(&d->window);
+  torus_free(d->results);
+  torus_buffer_release(d->last_result);
+  torus_status_free(d->failure);
+}
+
+void torus_engine_destroy(torus_engine_t *engine) {
+  if (engine == NULL) return;
+  torus_engine_shutdown(engine);
+  torus_status_ignore(torus_engine_verify(engine));
+  for (int i = 0; engine->devices != NULL && i < engine->device_count; ++i) {
+    device_deinit(&engine->devices[i]);
+  }
+  torus_free(engine->devices);
+  while (engine->spare_count > 0) hlo_graph_destroy(engine->spare_graphs[--engine->spare_count]);
+  torus_program_cache_destroy(engine->cache);
+  torus_free(engine->last_program);
+  torus_client_destroy(engine->client);
+  torus_free(engine);
 }
 
 void torus_device_lock(torus_engine_t *engine, int device) {
   pthread_mutex_lock(&engine->devices[device].lock);
 }
 
-/* Operators after which a fused window closes whatever it holds. */
-enum { MOST_OPERATORS = 512 };
-
 torus_status_t torus_device_unlock(torus_engine_t *engine, int device, torus_mode_t mode) {
   torus_device_t *d = &engine->devices[device];
   torus_status_t status = TORUS_OK;
-  if (mode != TORUS_MODE_FUSED || d->window.op_count >= MOST_OPERATORS) {
+  if (mode != TORUS_MODE_FUSED) {
     status = torus_window_close(engine, device);
   }
   pthread_mutex_unlock(&d->lock);
@@ -86,14 +114,13 @@ torus_status_t torus_device_unlock(torus_engine_t *engine, int device, torus_mod
   return status;
 }
 
-static torus_status_t wait_for_queue(torus_engine_t *engine) {
+static void wait_for_queue(torus_engine_t *engine) {
   pthread_mutex_lock(&engine->lock);
   const uint64_t ticket = engine->enqueued;
   engine->waiters += 1;
   while (engine->finished < ticket) pthread_cond_wait(&engine->done, &engine->lock);
   engine->waiters -= 1;
   pthread_mutex_unlock(&engine->lock);
-  return TORUS_OK;
 }
 
 /* Waits until the program enqueued last on the device has ended. Its result may be given away to a
@@ -106,14 +133,27 @@ static void await_last_result(torus_engine_t *engine, int device) {
   torus_buffer_release(last);
 }
 
+static torus_status_t take_failure(torus_engine_t *engine, int device) {
+  pthread_mutex_lock(&engine->lock);
+  torus_status_t failure = engine->devices[device].failure;
+  engine->devices[device].failure = TORUS_OK;
+  pthread_mutex_unlock(&engine->lock);
+  return failure;
+}
+
+void torus_engine_drop_failure(torus_engine_t *engine, int device) {
+  torus_status_free(take_failure(engine, device));
+}
+
 torus_status_t torus_engine_synchronize(torus_engine_t *engine, int device) {
   torus_device_t *d = &engine->devices[device];
   pthread_mutex_lock(&d->lock);
   torus_status_t status = torus_window_close(engine, device);
   pthread_mutex_unlock(&d->lock);
   if (status != TORUS_OK) return status;
-  TORUS_TRY(wait_for_queue(engine));
+  wait_for_queue(engine);
   await_last_result(engine, device);
+  TORUS_TRY(take_failure(engine, device));
   return torus_engine_verify(engine);
 }
 
@@ -160,7 +200,7 @@ char *torus_engine_last_program(torus_engine_t *engine) {
 }
 
 void torus_engine_clear_programs(torus_engine_t *engine) {
-  torus_status_ignore(wait_for_queue(engine));
+  wait_for_queue(engine);
   torus_program_cache_clear(engine->cache);
 }
 

@@ -49,7 +49,7 @@ typedef struct torus_check {
   hlo_t failed;              /* rank-0 BOOL */
   hlo_t culprit;             /* rank-0 I64: the offending index, or HLO_NONE */
   torus_status_code_t code;
-  const char *format;        /* of a message; %lld is the culprit, then |size|, |dim| */
+  const char *format;        /* of a message; %lld the culprit, %d |dim|, %lld |size| */
   const char *op_name;
   int64_t size;
   int dim;
@@ -65,7 +65,9 @@ typedef struct torus_window {
   torus_check_t *checks;
   size_t check_count, check_capacity;
   size_t op_count;
-  uint64_t rolling;          /* content hash of the last operators */
+  size_t heavy_count;        /* products and convolutions among them */
+  uint64_t rolling;          /* content hash of the last operators, across windows */
+  uint64_t start;            /* the rolling hash at which the window began */
 } torus_window_t;
 
 /* A closed window on its way to the worker. */
@@ -76,6 +78,7 @@ typedef struct torus_job {
   hlo_t *outputs;            /* nodes of values, then the check vector if any */
   size_t output_count;
   bool *donatable;           /* per window input: nobody else can see it any more */
+  bool has_failed_input;     /* its error was reported with the program that failed first */
 } torus_job_t;
 
 typedef struct torus_pending_check {
@@ -88,10 +91,10 @@ typedef struct torus_pending_check {
 typedef struct torus_device {
   pthread_mutex_t lock;
   torus_window_t window;
-  uint64_t next_serial;
   torus_result_t *results;   /* of the last call */
   size_t result_capacity;
-  torus_buffer_t *last_result; /* of the last program run here; under engine.lock */
+  torus_buffer_t *last_result; /* smallest of the last program run here; under engine.lock */
+  torus_status_t failure;      /* of a program, not told to anybody yet; under engine.lock */
   pthread_mutex_t memory_lock;
   torus_device_memory_t memory;
 } torus_device_t;
@@ -106,6 +109,7 @@ struct torus_engine {
   pthread_cond_t work;       /* a job came, or shutdown */
   pthread_cond_t done;       /* a job ended */
   pthread_t worker;
+  bool has_worker;           /* started and not joined */
   bool worker_waits;         /* the worker sleeps on |work| */
   int waiters;               /* threads on |done| */
   bool is_shut_down;
@@ -139,7 +143,8 @@ hlo_t torus_window_node(torus_device_t *device, torus_value_t *value);
 torus_status_t torus_window_value(torus_engine_t *engine, int device, hlo_t node,
                                   torus_value_t **out_value);
 torus_status_t torus_window_add_check(torus_device_t *device, const torus_check_t *check);
-/* Hands the open window to the worker and opens the next. Device must be locked. */
+/* Hands the open window to the worker and opens the next. Device must be locked. On
+ * RESOURCE_EXHAUSTED the window stays open as it was. */
 torus_status_t torus_window_close(torus_engine_t *engine, int device);
 void torus_window_deinit(torus_window_t *window);
 
@@ -163,17 +168,24 @@ torus_status_t torus_engine_enqueue(torus_engine_t *engine, torus_job_t *job);
 void torus_job_destroy(torus_job_t *job);
 
 /* ---- check.c ---- */
-/* The check vector of a window with checks, or HLO_NONE. */
+/* The check vector of a window with checks; HLO_NONE with an error in the graph on failure. */
 hlo_t torus_checks_node(hlo_graph_t *g, const torus_check_t *checks, size_t count);
 /* Looks at all pending checks; the first failure is returned and all are dropped. */
 torus_status_t torus_engine_verify(torus_engine_t *engine);
+/* Keeps |status|, which it takes over, for the next look. */
+void torus_engine_defer_error(torus_engine_t *engine, torus_status_t status);
 void torus_engine_add_pending(torus_engine_t *engine, torus_pending_check_t *pending);
+
+/* ---- engine.c ---- */
+/* The error of a failed program was told through one of its values: synchronizing does not tell it
+ * again. */
+void torus_engine_drop_failure(torus_engine_t *engine, int device);
 
 /* ---- cache.c ---- */
 torus_status_t torus_program_cache_create(torus_engine_t *engine, const char *folder,
                                           int64_t limit_bytes, torus_program_cache_t **out_cache);
 typedef struct torus_launch {
-  torus_executable_t *executable; /* borrowed from the cache until the next look-up */
+  torus_executable_t *executable; /* owned by the caller */
   uint32_t *soft_words;           /* owned by the cache until the next look-up */
   size_t soft_word_count;
 } torus_launch_t;
@@ -181,6 +193,7 @@ typedef struct torus_launch {
 torus_status_t torus_program_cache_get(torus_program_cache_t *cache, torus_job_t *job,
                                        hlo_encoding_t *encoding, torus_launch_t *out_launch);
 void torus_program_cache_clear(torus_program_cache_t *cache);
+void torus_program_cache_destroy(torus_program_cache_t *cache); /* accepts NULL */
 
 /* ---- disk.c ---- */
 typedef struct torus_disk_cache torus_disk_cache_t;

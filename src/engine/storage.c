@@ -139,8 +139,9 @@ torus_status_t torus_storage_resize(torus_storage_t *storage, size_t size_bytes)
   } else if (storage->value != NULL) {
     status = resize_value(storage, size_bytes);
   }
-  pthread_mutex_unlock(&storage->engine->devices[storage->device].lock);
-  unreserve(storage->engine, storage->device, status == TORUS_OK ? storage->size_bytes : size_bytes);
+  const size_t given_up = status == TORUS_OK ? storage->size_bytes : size_bytes;
   if (status == TORUS_OK) storage->size_bytes = size_bytes;
+  pthread_mutex_unlock(&storage->engine->devices[storage->device].lock);
+  unreserve(storage->engine, storage->device, given_up);
   return status;
 }

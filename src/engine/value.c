@@ -91,8 +91,9 @@ torus_status_t torus_value_wait(torus_value_t *value) {
   }
   engine->waiters -= 1;
   pthread_mutex_unlock(&engine->lock);
-  if (atomic_load(&value->state) == TORUS_VALUE_FAILED) return torus_status_clone(value->error);
-  return TORUS_OK;
+  if (atomic_load(&value->state) != TORUS_VALUE_FAILED) return TORUS_OK;
+  torus_engine_drop_failure(engine, value->device);
+  return torus_status_clone(value->error);
 }
 
 torus_status_t torus_value_to_host(torus_value_t *value, void *data, size_t size_bytes) {

@@ -185,6 +185,12 @@ static hlo_t pad_flat(hlo_graph_t *g, hlo_t x, int64_t count) {
   return hlo_pad(g, hlo_flatten(g, x), hlo_const(g, hlo_dtype(g, x), 0), &low, &high, NULL);
 }
 
+static bool has_repeats(const torus_view_t *view) {
+  bool found = false;
+  for (int d = 0; d < view->rank; ++d) found |= view->sizes[d] > 1 && view->strides[d] == 0;
+  return found && product(view->rank, view->sizes) > 0;
+}
+
 /* Dimensions in stride order (|x|) to the view's order, sizes 1 and repeats put back. */
 static hlo_t to_view_order(hlo_graph_t *g, hlo_t x, const torus_view_t *view, const plan_t *plan) {
   int places[TORUS_MAX_RANK];
@@ -201,9 +207,7 @@ static hlo_t to_view_order(hlo_graph_t *g, hlo_t x, const torus_view_t *view, co
   }
   x = hlo_transpose(g, x, permutation);
   if (next == view->rank) return x;
-  bool has_repeats = false;
-  for (int d = 0; d < view->rank; ++d) has_repeats |= view->sizes[d] > 1 && view->strides[d] == 0;
-  return has_repeats ? hlo_broadcast_in_dim(g, x, view->rank, view->sizes, places)
+  return has_repeats(view) ? hlo_broadcast_in_dim(g, x, view->rank, view->sizes, places)
                      : hlo_reshape(g, x, view->rank, view->sizes);
 }
 
@@ -324,16 +328,25 @@ static bool covers(const torus_view_t *view, int64_t count, plan_t *plan) {
   return expected == count;
 }
 
-static hlo_t reject_overlap(hlo_graph_t *g, const torus_view_t *view) {
-  for (int d = 0; d < view->rank; ++d) {
-    if (view->sizes[d] > 1 && view->strides[d] == 0) {
-      return hlo_fail(g, TORUS_STATUS_INVALID_ARGUMENT,
-                      "unsupported operation: more than one element of the written-to tensor "
-                      "refers to a single memory location. Please clone() the tensor before "
-                      "performing the operation.");
-    }
+/* Repeated elements can only take one number: |out_once| is the view without repeats, and the
+ * update for it is returned. |sizes| has room for them. */
+static hlo_t write_once(hlo_graph_t *g, const torus_view_t *view, hlo_t update, int64_t *sizes,
+                        torus_view_t *out_once) {
+  *out_once = *view;
+  if (!has_repeats(view)) return update;
+  if (!hlo_is_uniform(g, update)) {
+    return hlo_fail(g, TORUS_STATUS_INVALID_ARGUMENT,
+                    "unsupported operation: more than one element of the written-to tensor "
+                    "refers to a single memory location. Please clone() the tensor before "
+                    "performing the operation.");
   }
-  return 0;
+  for (int d = 0; d < view->rank; ++d) {
+    const bool repeats = view->strides[d] == 0 && view->sizes[d] > 1;
+    sizes[d] = repeats ? 1 : view->sizes[d];
+    if (repeats) update = hlo_slice_dim(g, update, d, 0, 1);
+  }
+  out_once->sizes = sizes;
+  return update;
 }
 
 hlo_t torus_view_scatter(hlo_graph_t *g, hlo_t base, int64_t count, const torus_view_t *view,
@@ -342,7 +355,11 @@ hlo_t torus_view_scatter(hlo_graph_t *g, hlo_t base, int64_t count, const torus_
   int64_t dims[TORUS_MAX_RANK];
   update = conjugated(g, update, view);
   if (covers(view, count, &plan)) return to_stride_order(g, update, view, &plan);
-  if (reject_overlap(g, view) == HLO_NONE) return HLO_NONE;
+  torus_view_t once;
+  int64_t sizes[TORUS_MAX_RANK];
+  update = write_once(g, view, update, sizes, &once);
+  if (update == HLO_NONE) return HLO_NONE;
+  view = &once;
   base = base == HLO_NONE ? hlo_zeros(g, view->dtype, 1, &count)
                           : torus_view_bitcast(g, base, view->dtype);
   if (product(view->rank, view->sizes) == 0) return base;

@@ -52,6 +52,7 @@ static hlo_t add_input(torus_window_t *window, torus_value_t *value) {
   }
   hlo_t node = hlo_parameter(window->graph, (int)window->input_count, value->dtype, value->rank,
                              value->dims);
+  if (node == HLO_NONE) return HLO_NONE;
   window->inputs[window->input_count++] = torus_value_retain(value);
   value->parameter = node;
   value->parameter_window = window->serial;
@@ -122,49 +123,54 @@ static torus_status_t make_job(torus_engine_t *engine, int device, torus_job_t *
   return TORUS_OK;
 }
 
-/* An open window that cannot be run: its values get the reason, and recording starts afresh. */
-static void abandon(torus_window_t *window, torus_status_t status) {
-  for (size_t i = 0; i < window->value_count; ++i) {
-    window->values[i]->error = torus_status_clone(status);
-    atomic_store(&window->values[i]->state, TORUS_VALUE_FAILED);
-  }
+/* The check vector becomes the last output. */
+static torus_status_t add_check_output(torus_window_t *window, torus_job_t *job) {
+  if (window->check_count == 0) return TORUS_OK;
+  hlo_t checks = torus_checks_node(window->graph, window->checks, window->check_count);
+  TORUS_TRY(hlo_graph_take_error(window->graph));
+  job->outputs[job->output_count++] = checks;
+  return TORUS_OK;
 }
 
+/* Everything that may fail for want of memory comes before the window is given away: it then stays
+ * open with all it holds, and closing it can be tried again. */
 static torus_status_t dispatch(torus_engine_t *engine, int device) {
   torus_device_t *d = &engine->devices[device];
   torus_job_t *job;
   TORUS_TRY(make_job(engine, device, &job));
-  if (d->window.check_count > 0) {
-    hlo_t checks = torus_checks_node(d->window.graph, d->window.checks, d->window.check_count);
-    if (checks != HLO_NONE) job->outputs[job->output_count++] = checks;
+  torus_window_t next;
+  torus_status_t status = add_check_output(&d->window, job);
+  if (status == TORUS_OK) status = torus_window_init(&next, engine, d->window.serial + 1);
+  if (status != TORUS_OK) {
+    torus_free(job);
+    return status;
   }
   for (size_t i = 0; i < d->window.value_count; ++i) {
     atomic_store(&d->window.values[i]->state, TORUS_VALUE_QUEUED);
   }
+  next.rolling = next.start = d->window.rolling;
   job->window = d->window;
-  memset(&d->window, 0, sizeof d->window);
+  d->window = next;
   return torus_engine_enqueue(engine, job);
 }
 
+/* Nothing that was recorded is wanted any more. */
+static void forget(torus_window_t *window) {
+  hlo_graph_t *graph = window->graph;
+  const uint64_t serial = window->serial + 1, rolling = window->rolling;
+  window->graph = NULL;
+  torus_window_deinit(window);
+  hlo_graph_clear(graph);
+  window->graph = graph;
+  window->serial = serial;
+  window->rolling = window->start = rolling;
+}
+
 torus_status_t torus_window_close(torus_engine_t *engine, int device) {
-  torus_device_t *d = &engine->devices[device];
-  torus_status_ignore(hlo_graph_take_error(d->window.graph));
-  drop_dead_values(&d->window);
-  torus_status_t status = TORUS_OK;
-  if (d->window.value_count > 0 || d->window.check_count > 0) status = dispatch(engine, device);
-  if (status != TORUS_OK) abandon(&d->window, status);
-  hlo_graph_t *graph = d->window.graph;
-  d->window.graph = NULL;
-  torus_window_deinit(&d->window);
-  d->next_serial += 1;
-  if (graph == NULL) {
-    torus_status_t opened = torus_window_init(&d->window, engine, d->next_serial);
-    if (status == TORUS_OK) return opened;
-    torus_status_ignore(opened);
-  } else {
-    hlo_graph_clear(graph);
-    d->window.graph = graph;
-    d->window.serial = d->next_serial;
-  }
-  return status;
+  torus_window_t *window = &engine->devices[device].window;
+  torus_status_ignore(hlo_graph_take_error(window->graph));
+  drop_dead_values(window);
+  if (window->value_count > 0 || window->check_count > 0) return dispatch(engine, device);
+  forget(window);
+  return TORUS_OK;
 }

@@ -13,6 +13,13 @@ void torus_job_destroy(torus_job_t *job) {
   torus_free(job);
 }
 
+static void fail_values(torus_window_t *window, torus_status_t status) {
+  for (size_t i = 0; i < window->value_count; ++i) {
+    window->values[i]->error = torus_status_clone(status);
+    atomic_store(&window->values[i]->state, TORUS_VALUE_FAILED);
+  }
+}
+
 torus_status_t torus_engine_enqueue(torus_engine_t *engine, torus_job_t *job) {
   pthread_mutex_lock(&engine->lock);
   engine->waiters += 1;
@@ -35,10 +42,7 @@ torus_status_t torus_engine_enqueue(torus_engine_t *engine, torus_job_t *job) {
   }
   pthread_mutex_unlock(&engine->lock);
   if (status != TORUS_OK) {
-    for (size_t i = 0; i < job->window.value_count; ++i) {
-      job->window.values[i]->error = torus_status_clone(status);
-      atomic_store(&job->window.values[i]->state, TORUS_VALUE_FAILED);
-    }
+    fail_values(&job->window, status);
     torus_job_destroy(job);
   }
   return status;
@@ -66,7 +70,10 @@ static torus_status_t collect_arguments(torus_job_t *job, const hlo_encoding_t *
                                         torus_buffer_t **arguments) {
   for (size_t i = 0; i < encoding->parameter_count; ++i) {
     torus_value_t *input = job->window.inputs[encoding->parameters[i]];
-    if (atomic_load(&input->state) == TORUS_VALUE_FAILED) return torus_status_clone(input->error);
+    if (atomic_load(&input->state) == TORUS_VALUE_FAILED) {
+      job->has_failed_input = true;
+      return torus_status_clone(input->error);
+    }
     arguments[i] = input->buffer;
   }
   return TORUS_OK;
@@ -95,9 +102,13 @@ static torus_status_t run_encoded(torus_engine_t *engine, torus_job_t *job,
   torus_launch_t program;
   TORUS_TRY(torus_program_cache_get(engine->cache, job, encoding, &program));
   void *arguments;
-  TORUS_TRY(torus_try_alloc((encoding->parameter_count + 1) * sizeof(torus_buffer_t *), &arguments));
-  torus_status_t status = launch(engine, job, encoding, &program, arguments, results);
+  torus_status_t status =
+      torus_try_alloc((encoding->parameter_count + 1) * sizeof(torus_buffer_t *), &arguments);
+  if (status == TORUS_OK) {
+    status = launch(engine, job, encoding, &program, arguments, results);
+  }
   torus_free(arguments);
+  torus_executable_release(program.executable);
   return status;
 }
 
@@ -114,6 +125,8 @@ static void queue_checks(torus_engine_t *engine, torus_job_t *job, torus_buffer_
   torus_pending_check_t *pending = torus_alloc(sizeof *pending);
   if (pending == NULL) {
     torus_buffer_release(buffer);
+    torus_engine_defer_error(engine, torus_status_make(TORUS_STATUS_RESOURCE_EXHAUSTED,
+                                                       "out of host memory for index checks"));
     return;
   }
   pending->buffer = buffer;
@@ -123,35 +136,52 @@ static void queue_checks(torus_engine_t *engine, torus_job_t *job, torus_buffer_
   torus_engine_add_pending(engine, pending);
 }
 
+/* The result that waiting for the device looks at: the smallest, for it is kept alive by that. */
+static torus_buffer_t *smallest_result(const torus_job_t *job, torus_buffer_t **results) {
+  const torus_window_t *window = &job->window;
+  if (job->output_count > window->value_count) return results[window->value_count];
+  size_t best = 0;
+  for (size_t i = 1; i < window->value_count; ++i) {
+    const size_t bytes = torus_value_size_bytes(window->values[i]);
+    if (bytes < torus_value_size_bytes(window->values[best])) best = i;
+  }
+  return results[best];
+}
+
 static void remember_last(torus_engine_t *engine, torus_job_t *job, torus_buffer_t *buffer) {
+  pthread_mutex_lock(&engine->lock);
   torus_buffer_t **last = &engine->devices[job->device].last_result;
   torus_buffer_t *old = *last;
   *last = torus_buffer_retain(buffer);
+  pthread_mutex_unlock(&engine->lock);
   torus_buffer_release(old);
 }
 
-/* Gives every result its buffer, or the error. Takes over |status|. */
-static void publish(torus_engine_t *engine, torus_job_t *job, torus_buffer_t **results,
-                    torus_status_t status) {
+static void publish_results(torus_engine_t *engine, torus_job_t *job, torus_buffer_t **results) {
   torus_window_t *window = &job->window;
-  torus_buffer_t *last = status == TORUS_OK ? torus_buffer_retain(results[0]) : NULL;
-  if (status == TORUS_OK && job->output_count > window->value_count) {
+  remember_last(engine, job, smallest_result(job, results));
+  if (job->output_count > window->value_count) {
     queue_checks(engine, job, results[window->value_count]);
   }
   pthread_mutex_lock(&engine->lock);
-  if (last != NULL) remember_last(engine, job, last);
   for (size_t i = 0; i < window->value_count; ++i) {
-    torus_value_t *value = window->values[i];
-    if (status == TORUS_OK) {
-      value->buffer = results[i];
-    } else {
-      value->error = torus_status_clone(status);
-    }
-    atomic_store(&value->state, status == TORUS_OK ? TORUS_VALUE_READY : TORUS_VALUE_FAILED);
+    window->values[i]->buffer = results[i];
+    atomic_store(&window->values[i]->state, TORUS_VALUE_READY);
   }
-  if (status == TORUS_OK) engine->metrics.launches += 1;
+  engine->metrics.launches += 1;
   pthread_mutex_unlock(&engine->lock);
-  torus_buffer_release(last);
+}
+
+/* Takes over |status|. */
+static void publish_failure(torus_engine_t *engine, torus_job_t *job, torus_status_t status) {
+  torus_status_t *failure = &engine->devices[job->device].failure;
+  pthread_mutex_lock(&engine->lock);
+  fail_values(&job->window, status);
+  if (*failure == TORUS_OK && !job->has_failed_input) {
+    *failure = status;
+    status = TORUS_OK;
+  }
+  pthread_mutex_unlock(&engine->lock);
   torus_status_free(status);
 }
 
@@ -179,7 +209,11 @@ void *torus_worker_main(void *argument) {
     torus_status_t status =
         results != NULL ? run_job(engine, job, results)
                         : torus_status_make(TORUS_STATUS_RESOURCE_EXHAUSTED, "out of host memory");
-    publish(engine, job, results, status);
+    if (status == TORUS_OK) {
+      publish_results(engine, job, results);
+    } else {
+      publish_failure(engine, job, status);
+    }
     torus_free(results);
     recycle(engine, job);
   }

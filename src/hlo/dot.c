@@ -88,6 +88,7 @@ hlo_t hlo_dot_general(hlo_graph_t *g, hlo_t x, hlo_t y, const hlo_dot_dims_t *di
   }
   if (dtype != from && !is_widening(from, dtype)) {
     torus_dtype_t wide = torus_dtype_promote(from, dtype);
+    if (wide == TORUS_DTYPE_INVALID) wide = dtype;
     if (wide == from) return hlo_convert(g, hlo_dot_general(g, x, y, dims, from), dtype);
     return hlo_convert(g, hlo_dot_general(g, hlo_convert(g, x, wide), hlo_convert(g, y, wide),
                                           dims, wide), dtype);
@@ -129,7 +130,9 @@ static hlo_conv_t with_layout(const hlo_conv_t *conv) {
   if (c.explicit_layout) return c;
   c.lhs_batch = c.rhs_output = c.out_batch = 0;
   c.lhs_feature = c.rhs_input = c.out_feature = 1;
-  for (int i = 0; i < c.spatial; i++) c.lhs_spatial[i] = c.rhs_spatial[i] = c.out_spatial[i] = i + 2;
+  for (int i = 0; i < c.spatial; i++) {
+    c.lhs_spatial[i] = c.rhs_spatial[i] = c.out_spatial[i] = i + 2;
+  }
   return c;
 }
 

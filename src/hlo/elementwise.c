@@ -21,8 +21,21 @@ static const uint8_t allowed_kinds[HLO_OP_FIRST_OTHER] = {
 #undef OP_ALLOWED
 };
 
+/* XLA refuses some operations of complex numbers that StableHLO lets pass. */
+static bool is_real_only(hlo_op_t op) {
+  return op == HLO_OP_maximum || op == HLO_OP_minimum || op == HLO_OP_remainder ||
+         op == HLO_OP_cbrt;
+}
+
 static bool allowed(hlo_op_t op, torus_dtype_t dtype) {
-  return allowed_kinds[op] >> torus_dtype_kind(dtype) & 1;
+  torus_kind_t kind = torus_dtype_kind(dtype);
+  return (allowed_kinds[op] >> kind & 1) && (kind != TORUS_KIND_COMPLEX || !is_real_only(op));
+}
+
+/* CHLO's expansions of special functions do not know the types of one byte. */
+static bool needs_widening(hlo_op_t op, torus_dtype_t dtype) {
+  return torus_dtype_bytes(dtype) == 1 && torus_dtype_is_float(dtype) &&
+         hlo_op_spelling(op)[0] == 'c';
 }
 
 /* ---- one operand ---- */
@@ -47,6 +60,9 @@ static hlo_t unary(hlo_graph_t *g, hlo_op_t op, hlo_t x) {
   if (kind <= TORUS_KIND_UINT) {
     hlo_t special = unary_special(g, op, x);
     if (special != HLO_NONE || g->error) return special;
+  }
+  if (needs_widening(op, dtype)) {
+    return hlo_convert(g, unary(g, op, hlo_convert(g, x, TORUS_DTYPE_F32)), dtype);
   }
   if (op == HLO_OP_abs) dtype = torus_dtype_real(dtype);
   return hlo_append_like(g, op, dtype, 0, x, &x, 1);

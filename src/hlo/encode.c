@@ -211,7 +211,9 @@ void hlo_encoding_deinit(hlo_encoding_t *encoding) {
 
 /* ---- words ---- */
 
-static size_t words_of(uint8_t dtype) { return torus_dtype_bytes((torus_dtype_t)dtype) > 4 ? 2 : 1; }
+static size_t words_of(uint8_t dtype) {
+  return torus_dtype_bytes((torus_dtype_t)dtype) > 4 ? 2 : 1;
+}
 
 static bool is_promoted(const hlo_encoding_t *encoding, const bool *promoted, size_t i) {
   return encoding->soft_volatile[i] || (promoted && promoted[i]);

@@ -320,6 +320,24 @@ int hlo_shape(const hlo_graph_t *g, hlo_t x, int64_t *out_dims) {
   return rank;
 }
 
+static bool moves_elements(int op) {
+  switch (op) {
+    case HLO_OP_BROADCAST:
+    case HLO_OP_TRANSPOSE:
+    case HLO_OP_RESHAPE:
+    case HLO_OP_SLICE:
+    case HLO_OP_CONVERT: return true;
+    default: return false;
+  }
+}
+
+bool hlo_is_uniform(const hlo_graph_t *g, hlo_t x) {
+  while (x != HLO_NONE && hlo_numel(g, x) != 1 && moves_elements(hlo_node(g, x)->op)) {
+    x = hlo_operand(g, x, 0);
+  }
+  return x != HLO_NONE && (hlo_numel(g, x) == 1 || hlo_node(g, x)->op == HLO_OP_CONSTANT);
+}
+
 bool hlo_same_shape(const hlo_graph_t *g, hlo_t x, hlo_t y) {
   int rank = hlo_rank(g, x);
   if (rank != hlo_rank(g, y)) return false;

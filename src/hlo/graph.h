@@ -54,6 +54,8 @@ int64_t hlo_numel(const hlo_graph_t *g, hlo_t x);
 /* Copies the dimensions to |out_dims| (TORUS_MAX_RANK entries) and returns the rank. */
 int hlo_shape(const hlo_graph_t *g, hlo_t x, int64_t *out_dims);
 bool hlo_same_shape(const hlo_graph_t *g, hlo_t x, hlo_t y);
+/* Whether all elements are known to be one and the same number. */
+bool hlo_is_uniform(const hlo_graph_t *g, hlo_t x);
 
 /* ---- sources ---- */
 

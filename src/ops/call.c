@@ -180,9 +180,26 @@ static torus_status_t apply_writes(torus_call_t *call) {
 
 /* ---- the window's edge ---- */
 
-/* Fused windows end in front of a product when the content of the last operators says so: equal
- * layers then give equal windows wherever they fall in the stream. */
-enum { LEAST_OPERATORS = 24, CUT_MASK = 3, ROLLING_SHIFT = 5 };
+/* Where a fused window ends is decided by the content of the stream alone, so that the same
+ * operators give the same windows whenever they come by:
+ *
+ *  - where the last operators are those that stood before the window began: a loop has come round
+ *    once (or several times, when one turn is cheap), and from its second turn on every window is
+ *    the same program;
+ *  - in front of a product or convolution when a hash of the last operators says so: equal layers
+ *    are cut alike wherever they fall. The longer the window, the more hashes will do;
+ *  - anywhere, in the same manner, in long windows without products.
+ *
+ * Content-defined chunking: Muthitacharoen, Chen, Mazieres, "A low-bandwidth network file system",
+ * SOSP 2001. */
+enum {
+  LEAST_IN_LOOP = 16,   /* operators of a window that ends where its loop comes round ... */
+  LEAST_HEAVY = 2,      /* ... with so many products; cheap loops go on to LEAST_CHEAP */
+  LEAST_CHEAP = 256,
+  LEAST_BY_HASH = 24,
+  MOST_CHEAP = 1024,
+  ROLLING_SHIFT = 5,    /* the rolling hash forgets an operator after 64 / 5 others */
+};
 
 static bool is_heavy(const char *name) {
   static const char *const heavy[] = {"mm", "addmm", "bmm", "baddbmm", "convolution_overrideable"};
@@ -198,16 +215,29 @@ static uint64_t name_hash(const char *name) {
   return h;
 }
 
+/* One hash in |mask| + 1 passes; the mask halves each time |count| doubles past |least|. */
+static bool passes(uint64_t hash, size_t count, size_t least, uint64_t mask) {
+  if (count < least) return false;
+  for (size_t limit = least * 2; count >= limit && mask > 0; limit *= 2) mask >>= 1;
+  return (hash >> 32 & mask) == 0;
+}
+
+static bool is_due(const torus_window_t *window, bool heavy) {
+  const size_t count = window->op_count;
+  const bool has_work = window->heavy_count >= LEAST_HEAVY && count >= LEAST_IN_LOOP;
+  if (window->rolling == window->start && (has_work || count >= LEAST_CHEAP)) return true;
+  if (heavy && passes(window->rolling, count, LEAST_BY_HASH, 7)) return true;
+  return count >= MOST_CHEAP || passes(window->rolling, count * 4, MOST_CHEAP * 2, 15);
+}
+
 static torus_status_t cut_if_due(torus_engine_t *engine, const torus_request_t *request) {
   torus_device_t *device = &engine->devices[request->device];
+  const bool heavy = is_heavy(request->op->name);
+  if (is_due(&device->window, heavy)) TORUS_TRY(torus_window_close(engine, request->device));
   torus_window_t *window = &device->window;
-  if (window->op_count >= LEAST_OPERATORS && is_heavy(request->op->name) &&
-      (window->rolling >> 32 & CUT_MASK) == 0) {
-    TORUS_TRY(torus_window_close(engine, request->device));
-  }
-  /* Shifted out after 64 / ROLLING_SHIFT operators: the cut depends on those alone. */
-  device->window.rolling = (device->window.rolling << ROLLING_SHIFT) ^ name_hash(request->op->name);
-  device->window.op_count += 1;
+  window->rolling = (window->rolling << ROLLING_SHIFT) ^ name_hash(request->op->name);
+  window->op_count += 1;
+  window->heavy_count += heavy;
   return TORUS_OK;
 }
 

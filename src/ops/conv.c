@@ -39,13 +39,18 @@ static hlo_t conv_argument(const conv_t *c, int i) {
 
 /* ---- the three products ---- */
 
-/* x * w with weight (O, I / groups, ...). */
-static hlo_t convolve(const conv_t *c, hlo_t x, hlo_t w) {
+/* x * w with weight (O, I / groups, ...). The result's spatial sizes are |sizes|: as the gradient of
+ * a transposed convolution it may leave out places that output_padding alone would add. */
+static hlo_t convolve(const conv_t *c, hlo_t x, hlo_t w, const int64_t *sizes) {
   hlo_conv_t how = {.spatial = c->spatial, .feature_groups = c->groups, .batch_groups = 1};
   for (int i = 0; i < c->spatial; i++) {
+    int64_t dilation = op_ints_at(c->call, c->dilation, i);
+    int64_t reach = dilation * (hlo_dim(c->g, w, i + 2) - 1) + 1;
     how.stride[i] = op_ints_at(c->call, c->stride, i);
-    how.low[i] = how.high[i] = op_ints_at(c->call, c->padding, i);
-    how.rhs_dilation[i] = op_ints_at(c->call, c->dilation, i);
+    how.low[i] = op_ints_at(c->call, c->padding, i);
+    how.high[i] =
+        (sizes[i] - 1) * how.stride[i] + reach - hlo_dim(c->g, x, i + 2) - how.low[i];
+    how.rhs_dilation[i] = dilation;
     how.lhs_dilation[i] = 1;
   }
   return hlo_convolution(c->g, x, w, &how);
@@ -128,7 +133,7 @@ static hlo_t conv_forward(const conv_t *c, const int64_t *dims) {
   if (empty)
     return hlo_zeros(c->g, conv_type(op_tensor_dtype(c->call, 0)), c->spatial + 2, dims);
   hlo_t x = conv_argument(c, 0), w = conv_argument(c, 1);
-  return c->transposed ? convolve_back(c, x, w, dims + 2) : convolve(c, x, w);
+  return c->transposed ? convolve_back(c, x, w, dims + 2) : convolve(c, x, w, dims + 2);
 }
 
 TORUS_OP(convolution, "convolution_overrideable", TORUS_OP_KEEP_FORMAT) {
@@ -150,7 +155,7 @@ static hlo_t input_gradient(const conv_t *c) {
   int64_t sizes[TORUS_MAX_RANK] = {0};
   for (int i = 0; i < c->spatial; i++) sizes[i] = op_tensor_dim(c->call, 1, i + 2);
   hlo_t gy = conv_argument(c, 0), w = conv_argument(c, 2);
-  return c->transposed ? convolve(c, gy, w) : convolve_back(c, gy, w, sizes);
+  return c->transposed ? convolve(c, gy, w, sizes) : convolve_back(c, gy, w, sizes);
 }
 
 static hlo_t weight_gradient(const conv_t *c) {

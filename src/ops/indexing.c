@@ -8,7 +8,8 @@
 
 hlo_t index_argument(torus_call_t *call, hlo_graph_t *g, int i) {
   torus_dtype_t dtype = op_tensor_dtype(call, i);
-  if (dtype != TORUS_DTYPE_I64 && dtype != TORUS_DTYPE_I32) {
+  bool fits = dtype == TORUS_DTYPE_I64 || dtype == TORUS_DTYPE_I32;
+  if (!fits && op_tensor_numel(call, i) > 0) {
     op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "Expected dtype int32 or int64 for index, got %s",
              torus_dtype_name(dtype));
     return HLO_NONE;

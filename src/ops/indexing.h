@@ -5,7 +5,7 @@
 
 #include "ops/op.h"
 
-/* Argument i, an int32 or int64 tensor, as I64. Other types are errors. */
+/* Argument i, an int32 or int64 tensor, as I64. Other types are errors unless it is empty. */
 hlo_t index_argument(torus_call_t *call, hlo_graph_t *g, int i);
 
 /* Among the true elements of the rank-1 |mask|, the number of each; the elements that are false

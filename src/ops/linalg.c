@@ -49,27 +49,42 @@ static hlo_t failed_minor(hlo_graph_t *g, hlo_t factor) {
   return hlo_select(g, none, hlo_const_int(g, TORUS_DTYPE_I32, 0), first);
 }
 
-TORUS_OP(linalg_cholesky_ex, "linalg_cholesky_ex", 0) {
+/* The factor of argument 0 with zeros in its other half, and where it failed (0: nowhere). */
+static bool cholesky(torus_call_t *call, hlo_graph_t *g, bool upper, hlo_t *out_factor,
+                     hlo_t *out_info) {
   hlo_t x = op_tensor(call, 0);
-  bool upper = op_bool(call, 1);
-  if (!require_matrix(call, g, x, true)) return;
   int64_t dims[TORUS_MAX_RANK];
+  if (!require_matrix(call, g, x, true)) return false;
   int rank = hlo_shape(g, x, dims);
-  if (hlo_numel(g, x) == 0) {
-    op_return(call, 0, x);
-    op_return(call, 1, hlo_zeros(g, TORUS_DTYPE_I32, rank - 2, dims));
-    return;
-  }
+  *out_factor = x;
+  *out_info = hlo_zeros(g, TORUS_DTYPE_I32, rank - 2, dims);
+  if (hlo_numel(g, x) == 0) return true;
   hlo_t lower = triangle(g, hlo_cholesky(g, upper ? adjoint(g, x) : x, true), false);
-  hlo_t info = failed_minor(g, lower);
-  if (op_bool(call, 2)) {
-    hlo_t bad = hlo_compare_f(g, HLO_NE, info, 0);
-    op_check(call, hlo_reduce_all(g, HLO_REDUCE_OR, bad), TORUS_STATUS_INVALID_ARGUMENT,
-             "linalg.cholesky_ex: The factorization could not be completed because the input is "
-             "not positive-definite");
-  }
-  op_return(call, 0, upper ? adjoint(g, lower) : lower);
+  *out_info = failed_minor(g, lower);
+  *out_factor = upper ? adjoint(g, lower) : lower;
+  return true;
+}
+
+static void check_positive(torus_call_t *call, hlo_graph_t *g, hlo_t info) {
+  op_check(call, hlo_reduce_all(g, HLO_REDUCE_OR, hlo_compare_f(g, HLO_NE, info, 0)),
+           TORUS_STATUS_INVALID_ARGUMENT,
+           "cholesky: The factorization could not be completed because the input is not "
+           "positive-definite");
+}
+
+TORUS_OP(linalg_cholesky_ex, "linalg_cholesky_ex", 0) {
+  hlo_t factor, info;
+  if (!cholesky(call, g, op_bool(call, 1), &factor, &info)) return;
+  if (op_bool(call, 2)) check_positive(call, g, info);
+  op_return(call, 0, factor);
   op_return(call, 1, info);
+}
+
+TORUS_OP(cholesky, "cholesky", 0) {
+  hlo_t factor, info;
+  if (!cholesky(call, g, op_bool(call, 1), &factor, &info)) return;
+  check_positive(call, g, info);
+  op_return(call, 0, factor);
 }
 
 /* ---- triangular systems ---- */

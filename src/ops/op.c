@@ -407,31 +407,30 @@ void op_check(torus_call_t *call, hlo_t failed, torus_status_code_t code, const 
   add_check(call, (torus_check_t){.failed = failed, .culprit = HLO_NONE, .code = code, .format = message});
 }
 
-/* The first index outside [low, size), or 0. */
-static hlo_t find_culprit(hlo_graph_t *g, hlo_t index, hlo_t is_bad) {
-  hlo_t bad = hlo_select(g, is_bad, index, hlo_const_int(g, TORUS_DTYPE_I64, 0));
-  hlo_t highest = hlo_reduce_all(g, HLO_REDUCE_MAXIMUM, bad);
-  hlo_t lowest = hlo_reduce_all(g, HLO_REDUCE_MINIMUM, bad);
-  hlo_t is_high = hlo_compare(g, HLO_GT, highest, hlo_const_int(g, TORUS_DTYPE_I64, 0));
-  return hlo_select(g, is_high, highest, lowest);
+/* One reduction finds whether any index is bad and which: as unsigned distance from |low|, the
+ * indices below it are the largest of all. */
+static void add_index_check(torus_call_t *call, hlo_t index, int64_t low, int64_t size, int dim) {
+  hlo_graph_t *g = call->graph;
+  hlo_t lowest = hlo_soft_int(g, TORUS_DTYPE_I64, low);
+  hlo_t distance = hlo_subtract(g, hlo_convert(g, index, TORUS_DTYPE_I64), lowest);
+  distance = hlo_bitcast(g, distance, TORUS_DTYPE_U64);
+  hlo_t worst = hlo_reduce_all(g, HLO_REDUCE_MAXIMUM, distance);
+  hlo_t limit = hlo_soft_int(g, TORUS_DTYPE_U64, size - low);
+  hlo_t culprit = hlo_add(g, hlo_bitcast(g, worst, TORUS_DTYPE_I64), lowest);
+  add_check(call, (torus_check_t){
+                      .failed = hlo_compare(g, HLO_GE, worst, limit),
+                      .culprit = culprit,
+                      .code = TORUS_STATUS_OUT_OF_RANGE,
+                      .format = "index %lld is out of bounds for dimension %d with size %lld",
+                      .size = size,
+                      .dim = dim});
 }
 
 hlo_t op_check_index(torus_call_t *call, hlo_t index, int64_t low, int64_t size, int dim) {
   hlo_graph_t *g = call->graph;
   if (index == HLO_NONE) return HLO_NONE;
   const torus_dtype_t dtype = hlo_dtype(g, index);
-  if (hlo_numel(g, index) > 0) {
-    hlo_t wide = hlo_convert(g, index, TORUS_DTYPE_I64);
-    hlo_t is_bad = hlo_or(g, hlo_compare(g, HLO_LT, wide, hlo_soft_int(g, TORUS_DTYPE_I64, low)),
-                          hlo_compare(g, HLO_GE, wide, hlo_soft_int(g, TORUS_DTYPE_I64, size)));
-    add_check(call, (torus_check_t){
-                        .failed = hlo_reduce_all(g, HLO_REDUCE_OR, is_bad),
-                        .culprit = find_culprit(g, wide, is_bad),
-                        .code = TORUS_STATUS_OUT_OF_RANGE,
-                        .format = "index %lld is out of bounds for dimension %d with size %lld",
-                        .size = size,
-                        .dim = dim});
-  }
+  if (hlo_numel(g, index) > 0) add_index_check(call, index, low, size, dim);
   if (low >= 0 || torus_dtype_kind(dtype) == TORUS_KIND_UINT) return index;
   hlo_t is_negative = hlo_compare(g, HLO_LT, index, hlo_const_int(g, dtype, 0));
   return hlo_select(g, is_negative, hlo_add(g, index, hlo_soft_int(g, dtype, size)), index);
@@ -448,6 +447,7 @@ static torus_status_t close_window(torus_call_t *call) {
   hlo_graph_swap(recorded, call->graph);
   window->graph = recorded;
   torus_status_t status = torus_window_close(call->engine, call->request->device);
+  if (status != TORUS_OK && window->graph == recorded) hlo_graph_swap(recorded, call->graph);
   hlo_graph_destroy(window->graph);
   window->graph = call->graph;
   return status;

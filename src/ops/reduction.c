@@ -84,6 +84,20 @@ TORUS_OP(count_nonzero, "count_nonzero.dim_IntList", 0) {
   op_return(call, 0, axes_reduce_finish(g, HLO_REDUCE_ADD, ones, &axes));
 }
 
+/* The exclusive or of all elements, each taken as 64 bits of an integer or a double. */
+TORUS_OP(hash_tensor, "hash_tensor", 0) {
+  torus_dtype_t own = op_tensor_dtype(call, 0);
+  torus_axes_t axes = axes_list(call, 1, op_tensor_rank(call, 0), op_bool(call, 2));
+  if (torus_dtype_is_complex(own)) {
+    op_fallback(call, "complex numbers");
+    return;
+  }
+  hlo_t x = op_tensor_as(call, 0, torus_dtype_is_float(own) ? TORUS_DTYPE_F64 : TORUS_DTYPE_I64);
+  if (op_failed(call) || !axes_check_nonempty(call, g, x, &axes)) return;
+  hlo_t bits = hlo_bitcast(g, x, TORUS_DTYPE_U64);
+  op_return(call, 0, axes_reduce_finish(g, HLO_REDUCE_XOR, bits, &axes));
+}
+
 /* ---- extremes ---- */
 
 /* Real operand 0 as an ordered type; |axes| must not be empty of elements. */

@@ -287,10 +287,10 @@ TORUS_OP(index_select, "index_select", 0) {
     op_return(call, 0, hlo_zeros(g, hlo_dtype(g, o.self), rank, dims));
     return;
   }
-  hlo_t high = hlo_compare(g, HLO_GE, o.index, hlo_soft_int(g, TORUS_DTYPE_I64, size));
-  hlo_t bad = hlo_or(g, high, hlo_compare_f(g, HLO_LT, o.index, 0));
-  op_check(call, hlo_reduce_all(g, HLO_REDUCE_OR, bad), TORUS_STATUS_OUT_OF_RANGE,
-           "index out of range in self");
+  /* As an unsigned number a negative index is larger than any size. */
+  hlo_t worst = hlo_reduce_all(g, HLO_REDUCE_MAXIMUM, hlo_bitcast(g, o.index, TORUS_DTYPE_U64));
+  op_check(call, hlo_compare(g, HLO_GE, worst, hlo_soft_int(g, TORUS_DTYPE_U64, size)),
+           TORUS_STATUS_OUT_OF_RANGE, "index out of range in self");
   hlo_t x = hlo_take(g, o.self, o.dim, o.index);
   op_return(call, 0, o.rank == 0 ? hlo_reshape(g, x, 0, NULL) : x);
 }

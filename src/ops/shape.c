@@ -104,7 +104,7 @@ TORUS_OP(stack_kernel, "_stack", 0) { stack(call, g); }
 
 /* ---- turning ---- */
 
-TORUS_OP(flip, "flip", TORUS_OP_KEEP_FORMAT) {
+TORUS_OP(flip, "flip", TORUS_OP_POINTWISE) {
   int dims[TORUS_MAX_RANK], given = 0;
   hlo_t x = op_tensor(call, 0);
   op_ints(call, 1, &given);

@@ -78,7 +78,8 @@ static torus_status_t read_device_kind(const torus_client_t *client, PJRT_Device
   return copy_text(kind, kind_bytes, out_kind);
 }
 
-static torus_status_t read_devices(torus_client_t *client) {
+static torus_status_t read_devices(torus_client_t *client,
+                                   const torus_client_options_t *options) {
   TORUS_PJRT_ARGS(PJRT_Client_AddressableDevices, args);
   args.client = client->client;
   TORUS_TRY(torus_pjrt_status(client->api, client->api->PJRT_Client_AddressableDevices(&args)));
@@ -92,6 +93,10 @@ static torus_status_t read_devices(torus_client_t *client) {
   client->device_kinds = kinds;
   client->devices = args.addressable_devices;
   client->device_count = (int)args.num_addressable_devices;
+  if (options->is_cpu && options->cpu_device_count > 0 &&
+      options->cpu_device_count < client->device_count) {
+    client->device_count = options->cpu_device_count; /* unasked, the plugin makes several */
+  }
   for (int i = 0; i < client->device_count; i++) {
     TORUS_TRY(read_device_kind(client, client->devices[i], &client->device_kinds[i]));
   }
@@ -102,7 +107,7 @@ static torus_status_t client_init(torus_client_t *client, const torus_client_opt
   TORUS_TRY(copy_text(options->plugin_path, strlen(options->plugin_path), &client->plugin_path));
   TORUS_TRY(create_pjrt_client(client, options));
   TORUS_TRY(read_platform(client));
-  return read_devices(client);
+  return read_devices(client, options);
 }
 
 torus_status_t torus_client_create(const torus_client_options_t *options,

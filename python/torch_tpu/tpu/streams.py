@@ -37,8 +37,17 @@ class Stream(torch.Stream):
         return f"torch.tpu.Stream(device={self.device}, stream_id={self.stream_id})"
 
 
-class Event(torch.Event):
+class _EventType(type):
+    """Makes every `torch.Event` of a device "tpu" an instance of `Event`."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, torch.Event) and instance.device.type == "tpu"
+
+
+class Event(metaclass=_EventType):
     """A point in a stream that others can wait for.
+
+    Calling it makes a `torch.Event`: streams and other events take that exact type only.
 
     Parameters
     ----------
@@ -57,10 +66,9 @@ class Event(torch.Event):
         interprocess: bool = False,
         *,
         device: Device = None,
-    ) -> Event:
+    ) -> torch.Event:
         """Make an event; nothing is recorded yet."""
-        return super().__new__(
-            cls,
+        return torch.Event(
             torch.device("tpu", _get_device_index(device, optional=True)),
             enable_timing=enable_timing,
             blocking=blocking,

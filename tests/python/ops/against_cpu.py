@@ -80,7 +80,11 @@ def check_raises(function: Callable[..., Any], *args: Any) -> None:
     PyTorch itself is not of one mind whether a mistake is an IndexError or a RuntimeError: its
     kernels for the CPU and for meta tensors, which word the errors here, differ.
     """
+
+    def attempt(device: str) -> None:
+        function(*_moved(args, device, False))
+        torch.tpu.synchronize()
+
     for device in ("cpu", "tpu"):
         with pytest.raises((RuntimeError, IndexError, TypeError, ValueError)):
-            function(*_moved(args, device, False))
-            torch.tpu.synchronize()
+            attempt(device)

@@ -106,6 +106,7 @@ def test_nan_and_infinity() -> None:
     check(lambda x: (x.logsumexp(0), x.logsumexp(1)), torch.full((2, 3), -inf))
 
 
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom")
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0)])
 def test_nothing_to_reduce(shape: tuple[int, ...]) -> None:
     x = torch.zeros(shape)
@@ -143,6 +144,11 @@ def test_order_statistics() -> None:
     y = torch.tensor([[4, 1, 3], [0, 7, 5]])
     check(lambda y: (y.kthvalue(2, 1), y.float().kthvalue(1, 0, keepdim=True)), y)
     check(lambda x: x.kthvalue(3, 0).values, normal(4, 3), grad=True)
+
+
+def test_hash_tensor() -> None:
+    check(lambda x: (torch.hash_tensor(x), torch.hash_tensor(x, 0, keepdim=True)), normal(3, 4))
+    check(lambda x: torch.hash_tensor(x, 1), torch.arange(-3, 3).reshape(2, 3))
 
 
 def test_complex() -> None:

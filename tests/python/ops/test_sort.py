@@ -132,3 +132,16 @@ def test_histc_of_integers(dtype: torch.dtype) -> None:
     counts = torch.histc(x, 8, 0, 7)
     assert counts.dtype == dtype
     assert counts.tolist() == [1, 1, 0, 3, 0, 0, 0, 1]
+
+
+def test_histogram() -> None:
+    x, weight = normal(200), normal(200).abs()
+    edges = torch.tensor([-2.0, -0.5, 0.0, 0.25, 3.0])
+    check(lambda x: (*x.histogram(7), *x.histogram(5, range=(-1.0, 1.0))), x)
+    check(
+        lambda x, w: (*x.histogram(4, weight=w), *x.histogram(4, weight=w, density=True)), x, weight
+    )
+    check(lambda x, e: (*x.histogram(e), *x.histogram(e, density=True)), x, edges)
+    check(lambda x: x.histogram(3), torch.zeros(0))
+    check(lambda x: x.histogram(2), torch.full((3,), 2.0))
+    check_raises(lambda x: x.histogram(2), torch.arange(3))
