@@ -8,6 +8,7 @@
 #include <array>
 #include <map>
 #include <mutex>
+#include <vector>
 
 #include "hooks.h"
 #include "runtime.h"
@@ -18,24 +19,22 @@ namespace {
 // Outside what a process can map on the machines that have the plugins, so that a stray
 // dereference faults and no host pointer is ever taken for one of ours.
 constexpr uintptr_t kFirstAddress = uintptr_t{1} << 54;
-constexpr size_t kAlignment = 512;
+// Each live storage has a slot of addresses larger than any tensor, so that finding the storage of
+// an address is a shift, and no storage outgrows its addresses.
+constexpr int kSlotBits = 40;
 
-struct Block;
-using Blocks = std::map<uintptr_t, Block>;
-
-// What a DataPtr owns: one reference to a storage, and its range of addresses.
+// What a DataPtr owns: one reference to a storage, and its slot.
 struct Block {
   torus_storage_t *storage = nullptr;
-  size_t capacity = 0;
   int device = 0;
-  Blocks::iterator self;
+  uint32_t slot = 0;
 };
 
 // Never destroyed: tensors may outlive every static object.
 struct Registry {
   std::mutex mutex;
-  Blocks blocks;
-  uintptr_t next = kFirstAddress;
+  std::vector<Block *> blocks;       // by slot; nullptr: free
+  std::vector<uint32_t> free_slots;
 };
 
 Registry &registry() {
@@ -43,19 +42,23 @@ Registry &registry() {
   return *r;
 }
 
-size_t capacity_for(size_t size_bytes) {
-  return (std::max<size_t>(size_bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+uintptr_t address_of(const Block &block) {
+  return kFirstAddress + (static_cast<uintptr_t>(block.slot) << kSlotBits);
 }
 
-// Addresses only grow, so every insertion is at the end and needs no search.
 Block *insert_block(torus_storage_t *storage) {
   Registry &r = registry();
-  const size_t capacity = capacity_for(torus_storage_size_bytes(storage));
+  auto *block = new Block{storage, torus_storage_device(storage), 0};
   std::lock_guard<std::mutex> guard(r.mutex);
-  auto place = r.blocks.emplace_hint(r.blocks.end(), r.next, Block{});
-  place->second = {storage, capacity, torus_storage_device(storage), place};
-  r.next += capacity;
-  return &place->second;
+  if (r.free_slots.empty()) {
+    block->slot = static_cast<uint32_t>(r.blocks.size());
+    r.blocks.push_back(block);
+  } else {
+    block->slot = r.free_slots.back();
+    r.free_slots.pop_back();
+    r.blocks[block->slot] = block;
+  }
+  return block;
 }
 
 void report_to_profiler(const Block &block, int64_t size_bytes) {
@@ -64,7 +67,7 @@ void report_to_profiler(const Block &block, int64_t size_bytes) {
   torus_device_memory_t memory{};
   torus_engine_memory(started, block.device, &memory);
   const auto used = static_cast<size_t>(memory.used_bytes);
-  c10::reportMemoryUsageToProfiler(reinterpret_cast<void *>(block.self->first), size_bytes, used,
+  c10::reportMemoryUsageToProfiler(reinterpret_cast<void *>(address_of(block)), size_bytes, used,
                                    used, c10::Device(kTpu, block.device));
 }
 
@@ -79,18 +82,19 @@ void release_block(void *context) {
   {
     Registry &r = registry();
     std::lock_guard<std::mutex> guard(r.mutex);
-    r.blocks.erase(block->self);
+    r.blocks[block->slot] = nullptr;
+    r.free_slots.push_back(block->slot);
   }
+  delete block;
   torus_storage_release(storage);
 }
 
 // Call with the mutex held.
 const Block *find_block(const Registry &r, const void *address) {
   const auto where = reinterpret_cast<uintptr_t>(address);
-  auto after = r.blocks.upper_bound(where);
-  if (where < kFirstAddress || after == r.blocks.begin()) return nullptr;
-  const auto &[start, block] = *std::prev(after);
-  return where - start < block.capacity ? &block : nullptr;
+  if (where < kFirstAddress) return nullptr;
+  const uintptr_t slot = (where - kFirstAddress) >> kSlotBits;
+  return slot < r.blocks.size() ? r.blocks[slot] : nullptr;
 }
 
 const Block *own_block(const c10::DataPtr &data) {
@@ -217,7 +221,7 @@ torus_storage_t *storage_of(const c10::StorageImpl &impl) {
 c10::DataPtr wrap_storage(torus_storage_t *storage) {
   Block *block = insert_block(storage);
   const bool is_empty = torus_storage_size_bytes(storage) == 0;
-  void *address = is_empty ? nullptr : reinterpret_cast<void *>(block->self->first);
+  void *address = is_empty ? nullptr : reinterpret_cast<void *>(address_of(*block));
   return {address, block, &release_block,
           c10::Device(kTpu, static_cast<c10::DeviceIndex>(block->device))};
 }
@@ -228,7 +232,7 @@ void resize_storage(c10::StorageImpl &impl, size_t size_bytes) {
   TORCH_CHECK(block != nullptr, "cannot resize tpu memory that another library owns");
   const size_t before = torus_storage_size_bytes(block->storage);
   check(torus_storage_resize(block->storage, size_bytes));
-  if (before == 0 || size_bytes == 0 || size_bytes > block->capacity) {
+  if (before == 0 || size_bytes == 0) {
     impl.set_data_ptr_noswap(wrap_storage(torus_storage_retain(block->storage)));
   }
   impl.set_nbytes(size_bytes);

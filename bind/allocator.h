@@ -23,8 +23,7 @@ std::optional<int> device_of_pointer(const void *address);
 // as PyTorch's other devices have it.
 c10::DataPtr wrap_storage(torus_storage_t *storage);
 
-// Keeps the leading bytes. The address stays unless the storage grows out of its range or is
-// emptied.
+// Keeps the leading bytes. The address stays unless the storage is emptied.
 void resize_storage(c10::StorageImpl &impl, size_t size_bytes);
 
 void register_allocator();

@@ -22,6 +22,7 @@ enum class Form : uint8_t { Functional, InPlace, Out };
 
 struct Record {
   const torus_op_t *op;
+  torus_op_traits_t traits;
   std::string name;               // "aten::add.Tensor"
   Form form = Form::Functional;
   std::vector<Kind> kinds;        // per argument
@@ -77,6 +78,7 @@ Kind kind_of(const c10::Argument &argument) {
 Record make_record(const torus_op_t *op, const c10::FunctionSchema &schema) {
   Record record;
   record.op = op;
+  record.traits = torus_op_traits(op);
   record.name = schema.operator_name().name + (schema.overload_name().empty() ? "" : "." + schema.overload_name());
   const auto &arguments = schema.arguments();
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -142,6 +144,9 @@ class Arguments {
           if (e.isTensor()) use_device_of(e.toTensor());
         }
       }
+    }
+    for (const c10::IValue &v : stack) {  // factories name their device
+      if (device < 0 && v.isDevice() && v.toDevice().type() == kTpu && v.toDevice().has_index()) device = v.toDevice().index();
     }
     if (device < 0) device = current_device();
   }
@@ -407,6 +412,7 @@ class Kernel final : public c10::OperatorKernel {
     RandomContext random{record_, arguments, converted.device};
     torus_request_t request{};
     request.op = record_.op;
+    request.traits = record_.traits;
     request.device = converted.device;
     request.args = scratch.args.data();
     request.arg_count = static_cast<int>(count);

@@ -58,8 +58,15 @@ typedef struct torus_result {
   torus_dtype_t dtype;
 } torus_result_t;
 
+/* What the window's edge asks of an operator; computed once per operator. */
+typedef struct torus_op_traits {
+  uint64_t hash;   /* of its name */
+  bool is_heavy;   /* a product or convolution */
+} torus_op_traits_t;
+
 typedef struct torus_request {
   const torus_op_t *op;
+  torus_op_traits_t traits;      /* torus_op_traits(op) */
   int device;
   const torus_arg_t *args;
   int arg_count;
@@ -161,6 +168,7 @@ const torus_op_t *torus_op_find(const char *name);
 const char *torus_op_name(const torus_op_t *op);
 const char *torus_op_family(const torus_op_t *op); /* "pointwise" */
 bool torus_op_is_random(const torus_op_t *op);
+torus_op_traits_t torus_op_traits(const torus_op_t *op);
 
 #ifdef __cplusplus
 }

@@ -14,7 +14,7 @@ extern "C" {
 
 typedef struct torus_memory_stats {
   int64_t used_bytes;        /* asked for and not yet freed */
-  int64_t peak_bytes;        /* highest used_bytes so far */
+  int64_t peak_bytes;        /* highest used_bytes so far, to within 64 KiB a thread */
   int64_t allocation_count;  /* calls that handed out memory, ever */
   int64_t live_count;        /* blocks not yet freed */
 } torus_memory_stats_t;

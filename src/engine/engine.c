@@ -78,6 +78,7 @@ void torus_engine_shutdown(torus_engine_t *engine) {
 static void device_deinit(torus_device_t *d) {
   torus_window_deinit(&d->window);
   torus_free(d->results);
+  torus_free(d->call_results);
   torus_buffer_release(d->last_result);
   torus_status_free(d->failure);
 }

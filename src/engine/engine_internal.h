@@ -93,6 +93,8 @@ typedef struct torus_device {
   torus_window_t window;
   torus_result_t *results;   /* of the last call */
   size_t result_capacity;
+  struct torus_call_result *call_results; /* scratch of the call being lowered */
+  int call_result_capacity;
   torus_buffer_t *last_result; /* smallest of the last program run here; under engine.lock */
   torus_status_t failure;      /* of a program, not told to anybody yet; under engine.lock */
   pthread_mutex_t memory_lock;

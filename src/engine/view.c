@@ -52,6 +52,7 @@ static hlo_t join_complex(hlo_graph_t *g, hlo_t x) {
 
 /* Real types of different sizes: StableHLO moves the ratio into a last dimension. */
 static hlo_t bitcast_real(hlo_graph_t *g, hlo_t x, torus_dtype_t dtype) {
+  if (x == HLO_NONE) return HLO_NONE;
   const int64_t from = (int64_t)torus_dtype_bytes(hlo_dtype(g, x));
   const int64_t to = (int64_t)torus_dtype_bytes(dtype);
   if (to > from) {
@@ -62,7 +63,7 @@ static hlo_t bitcast_real(hlo_graph_t *g, hlo_t x, torus_dtype_t dtype) {
 }
 
 hlo_t torus_view_bitcast(hlo_graph_t *g, hlo_t x, torus_dtype_t dtype) {
-  if (hlo_dtype(g, x) == dtype) return x;
+  if (x == HLO_NONE || hlo_dtype(g, x) == dtype) return x;
   x = hlo_flatten(g, x);
   if (torus_dtype_is_complex(hlo_dtype(g, x))) x = split_complex(g, x);
   if (hlo_dtype(g, x) == TORUS_DTYPE_BOOL) x = hlo_convert(g, x, TORUS_DTYPE_U8);
@@ -243,6 +244,7 @@ static hlo_t read_strided(hlo_graph_t *g, hlo_t base, const torus_view_t *view) 
     return hlo_zeros(g, view->dtype, view->rank, view->sizes);
   }
   base = torus_view_bitcast(g, base, view->dtype);
+  if (base == HLO_NONE) return HLO_NONE;
   if (view->offset == 0 && is_contiguous(view) &&
       product(view->rank, view->sizes) == hlo_numel(g, base)) {
     return hlo_reshape(g, base, view->rank, view->sizes);
@@ -354,6 +356,7 @@ hlo_t torus_view_scatter(hlo_graph_t *g, hlo_t base, int64_t count, const torus_
   plan_t plan;
   int64_t dims[TORUS_MAX_RANK];
   update = conjugated(g, update, view);
+  if (update == HLO_NONE) return HLO_NONE;
   if (covers(view, count, &plan)) return to_stride_order(g, update, view, &plan);
   torus_view_t once;
   int64_t sizes[TORUS_MAX_RANK];
@@ -362,6 +365,7 @@ hlo_t torus_view_scatter(hlo_graph_t *g, hlo_t base, int64_t count, const torus_
   view = &once;
   base = base == HLO_NONE ? hlo_zeros(g, view->dtype, 1, &count)
                           : torus_view_bitcast(g, base, view->dtype);
+  if (base == HLO_NONE) return HLO_NONE;
   if (product(view->rank, view->sizes) == 0) return base;
   const int rank = hlo_shape(g, base, dims);
   if (make_plan(view, rank, dims, &plan)) return write_by_plan(g, base, view, update, &plan);

@@ -48,6 +48,8 @@ void hlo_graph_swap(hlo_graph_t *a, hlo_graph_t *b) {
   *b = held;
   b->precision = a->precision;
   a->precision = held.precision;
+  b->widened_products = a->widened_products;
+  a->widened_products = held.widened_products;
 }
 
 size_t hlo_graph_node_count(const hlo_graph_t *g) { return g->node_count; }
@@ -55,6 +57,8 @@ size_t hlo_graph_node_count(const hlo_graph_t *g) { return g->node_count; }
 void hlo_graph_set_precision(hlo_graph_t *g, hlo_precision_t precision) {
   g->precision = precision;
 }
+
+void hlo_graph_set_mixed_products(hlo_graph_t *g, bool mixed) { g->widened_products = !mixed; }
 
 /* ---- errors ---- */
 

@@ -265,6 +265,10 @@ hlo_t hlo_dot_general(hlo_graph_t *g, hlo_t x, hlo_t y, const hlo_dot_dims_t *di
 hlo_t hlo_matmul(hlo_graph_t *g, hlo_t x, hlo_t y);
 typedef enum { HLO_PRECISION_DEFAULT, HLO_PRECISION_HIGH, HLO_PRECISION_HIGHEST } hlo_precision_t;
 void hlo_graph_set_precision(hlo_graph_t *g, hlo_precision_t precision); /* HIGHEST at first */
+/* Whether products of half types with a float32 result are printed as such (at first), which matrix
+ * units compute at once, or with their operands converted: XLA's CPU code lacks some shapes of the
+ * former. No part of the program's identity. */
+void hlo_graph_set_mixed_products(hlo_graph_t *g, bool mixed);
 
 typedef struct hlo_conv { /* spatial dimensions only */
   int spatial;

@@ -110,6 +110,7 @@ struct hlo_graph {
   uint32_t *scratch;       /* of hlo_number_live */
   size_t scratch_capacity;
   hlo_precision_t precision;
+  bool widened_products;   /* see hlo_graph_set_mixed_products */
   torus_status_t error;    /* owned; the first one */
 };
 

@@ -221,17 +221,57 @@ static void put_pair_attr(hlo_printer_t *p, const char *name, const int64_t *lhs
   hlo_put_list(p, rhs, count);
 }
 
+static void put_wide_type(hlo_printer_t *p, hlo_t x, hlo_t operand) {
+  hlo_put_type(p, hlo_dtype(p->g, x), hlo_rank(p->g, operand), hlo_dims(p->g, operand));
+}
+
+/* "%w7_0 = stablehlo.convert %3 : (narrow) -> wide", for both operands of a product. */
+static void put_widened(hlo_printer_t *p, hlo_t x) {
+  for (int k = 0; k < 2; k++) {
+    hlo_t operand = hlo_operand(p->g, x, (size_t)k);
+    torus_strbuf_printf(p->text, "%%w%zu_%d = stablehlo.convert ", (size_t)p->live.number[x], k);
+    hlo_put_name(p, operand);
+    hlo_put(p, " : (");
+    hlo_put_type_of(p, operand);
+    hlo_put(p, ") -> ");
+    put_wide_type(p, x, operand);
+    hlo_put(p, "\n");
+  }
+}
+
+static bool is_widened(const hlo_printer_t *p, hlo_t x) {
+  return p->g->widened_products && hlo_dtype(p->g, x) != hlo_dtype(p->g, hlo_operand(p->g, x, 0));
+}
+
+static void put_wide_operands(hlo_printer_t *p, hlo_t x) {
+  size_t number = (size_t)p->live.number[x];
+  torus_strbuf_printf(p->text, "%%w%zu_0, %%w%zu_1", number, number);
+}
+
+static void put_wide_signature(hlo_printer_t *p, hlo_t x) {
+  hlo_put(p, " : (");
+  put_wide_type(p, x, hlo_operand(p->g, x, 0));
+  hlo_put(p, ", ");
+  put_wide_type(p, x, hlo_operand(p->g, x, 1));
+  hlo_put(p, ") -> ");
+  hlo_put_type_of(p, x);
+}
+
 static void put_dot_general(hlo_printer_t *p, hlo_t x) {
   const int64_t *attrs = hlo_attrs(p->g, x);
   size_t batch = (size_t)attrs[0], contract = (size_t)attrs[1];
   const int64_t *lists = attrs + 2, *contracts = lists + 2 * batch;
+  bool widened = is_widened(p, x);
+  if (widened) put_widened(p, x);
   put_head(p, x);
-  put_operands(p, x);
+  if (widened) put_wide_operands(p, x);
+  else put_operands(p, x);
   if (batch) put_pair_attr(p, "batching_dims", lists, lists + batch, batch);
   put_pair_attr(p, "contracting_dims", contracts, contracts + contract, contract);
   const char *precision = precision_text(p, x);
   if (precision) torus_strbuf_printf(p->text, ", precision = [%s, %s]", precision, precision);
-  hlo_put_signature(p, x);
+  if (widened) put_wide_signature(p, x);
+  else hlo_put_signature(p, x);
 }
 
 /* "[b, f, 0, 1]" from the places of two letters and of the spatial dimensions. */

@@ -160,7 +160,7 @@ static void return_empty(const attention_t *a) {
   op_return(a->call, 1, hlo_zeros(a->g, a->wide, a->rank - 1, dims));
 }
 
-TORUS_OP(attention, "_scaled_dot_product_flash_attention_for_cpu", 0) {
+TORUS_OP(attention, "_scaled_dot_product_flash_attention_for_cpu", TORUS_OP_HEADS_INSIDE) {
   attention_t a = read_attention(call, g, 0, 4, 5);
   if (!attention_fits(&a, 3)) return;
   if (is_empty(&a)) {
@@ -189,7 +189,8 @@ static void return_empty_gradients(const attention_t *a) {
     op_return(a->call, k, spatial_zeros_like(a->g, op_tensor(a->call, k + 1), a->dtype));
 }
 
-TORUS_OP(attention_backward, "_scaled_dot_product_flash_attention_for_cpu_backward", 0) {
+TORUS_OP(attention_backward, "_scaled_dot_product_flash_attention_for_cpu_backward",
+         TORUS_OP_HEADS_INSIDE) {
   attention_t a = read_attention(call, g, 1, 7, 8);
   if (!attention_fits(&a, 6)) return;
   if (is_empty(&a)) {

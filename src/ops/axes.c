@@ -1,6 +1,8 @@
 /* Copyright The Torus Authors. Licensed under the Apache License, Version 2.0. */
 #include "ops/axes.h"
 
+#include <math.h>
+
 torus_axes_t axes_range(int rank, int first, int count) {
   torus_axes_t axes = {.rank = rank, .count = count, .keep = true};
   for (int i = 0; i < count; ++i) axes.dims[i] = first + i;
@@ -90,6 +92,37 @@ hlo_t axes_variance(hlo_graph_t *g, hlo_t x, hlo_t mean, const torus_axes_t *axe
   hlo_t centred = hlo_subtract(g, x, op_like(g, mean, x));
   return axes_mean(g, hlo_multiply(g, centred, centred), axes);
 }
+
+/* ---- norms ---- */
+
+static hlo_t norm_power(hlo_graph_t *g, hlo_t x, double p, const torus_axes_t *axes) {
+  torus_dtype_t dtype = hlo_dtype(g, x);
+  hlo_t powers = hlo_power(g, x, hlo_soft(g, dtype, p));
+  hlo_t sum = axes_reduce_finish(g, HLO_REDUCE_ADD, powers, axes);
+  return hlo_power(g, sum, hlo_soft(g, dtype, 1 / p));
+}
+
+static hlo_t norm_two(hlo_graph_t *g, hlo_t x, const torus_axes_t *axes) {
+  return hlo_sqrt(g, axes_reduce_finish(g, HLO_REDUCE_ADD, hlo_multiply(g, x, x), axes));
+}
+
+static hlo_t norm_zero(hlo_graph_t *g, hlo_t x, const torus_axes_t *axes) {
+  hlo_t ones = hlo_convert(g, hlo_compare_f(g, HLO_NE, x, 0), hlo_dtype(g, x));
+  return axes_reduce_finish(g, HLO_REDUCE_ADD, ones, axes);
+}
+
+hlo_t axes_norm(hlo_graph_t *g, hlo_t x, double p, const torus_axes_t *axes) {
+  if (p == 2) return norm_two(g, x, axes);
+  x = hlo_abs(g, x);
+  if (p == 0) return norm_zero(g, x, axes);
+  if (p == 1) return axes_reduce_finish(g, HLO_REDUCE_ADD, x, axes);
+  if (isinf(p)) {
+    return axes_reduce_finish(g, p > 0 ? HLO_REDUCE_MAXIMUM : HLO_REDUCE_MINIMUM, x, axes);
+  }
+  return norm_power(g, x, p, axes);
+}
+
+/* ---- other steps ---- */
 
 hlo_t op_count(hlo_graph_t *g, torus_dtype_t dtype, int64_t count) {
   return torus_dtype_is_integral(dtype) ? hlo_soft_int(g, dtype, count)

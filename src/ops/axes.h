@@ -30,7 +30,7 @@ torus_axes_t axes_except(int rank, int dim);
 
 /* Elements of x that go into one result. */
 int64_t axes_numel(const hlo_graph_t *g, hlo_t x, const torus_axes_t *axes);
-/* Reports PyTorch's IndexError when a reduced dimension is empty: for reductions without identity. */
+/* Reports an IndexError when a reduced dimension is empty: for reductions without identity. */
 bool axes_check_nonempty(torus_call_t *call, const hlo_graph_t *g, hlo_t x,
                          const torus_axes_t *axes);
 /* Reduces with the dimensions kept, and as the axes say. */
@@ -42,6 +42,8 @@ hlo_t axes_finish(hlo_graph_t *g, hlo_t x, const torus_axes_t *axes);
 hlo_t axes_mean(hlo_graph_t *g, hlo_t x, const torus_axes_t *axes);
 /* Biased variance around |mean| (kept). Real x. */
 hlo_t axes_variance(hlo_graph_t *g, hlo_t x, hlo_t mean, const torus_axes_t *axes);
+/* The p-norm of real x, with its dimensions as the axes say. */
+hlo_t axes_norm(hlo_graph_t *g, hlo_t x, double p, const torus_axes_t *axes);
 
 /* A count of elements as a number: soft, because sizes may change from call to call. */
 hlo_t op_count(hlo_graph_t *g, torus_dtype_t dtype, int64_t count);

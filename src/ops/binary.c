@@ -154,10 +154,6 @@ TORUS_OP(nextafter, "nextafter", TORUS_OP_POINTWISE) {
 
 TORUS_OP(logaddexp, "logaddexp", TORUS_OP_POINTWISE) {
   operands_t o = read_promoted(call, BOTH_TENSORS);
-  if (torus_dtype_is_complex(o.dtype)) {
-    op_fallback(call, "logaddexp of complex numbers");
-    return;
-  }
   return_as(call, g, math_logaddexp(g, o.x, o.y), o.dtype);
 }
 
@@ -186,7 +182,7 @@ static hlo_t zeta(hlo_graph_t *g, hlo_t x, hlo_t y) {
   int rank = hlo_shape(g, hlo_rank(g, x) > 0 ? x : y, dims);
   if (hlo_rank(g, x) == 0 && rank > 0) x = hlo_splat(g, x, rank, dims);
   if (hlo_rank(g, y) == 0 && rank > 0) y = hlo_splat(g, y, rank, dims);
-  return hlo_zeta(g, x, y);
+  return math_zeta(g, x, y);
 }
 BINARY_FLOAT(zeta, "special_zeta", BOTH_TENSORS, zeta)
 BINARY_FLOAT(zeta_self, "special_zeta.self_scalar", LEFT_SCALAR, zeta)

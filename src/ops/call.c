@@ -89,6 +89,10 @@ static bool choose_order(const torus_request_t *request, int rank, const int64_t
   const torus_view_t *views[16];
   bool all_row_major;
   const unsigned flags = request->op->flags;
+  if (rank == 4 && flags & TORUS_OP_HEADS_INSIDE) {
+    memcpy(order, (const int[]){3, 1, 2, 0}, 4 * sizeof *order);
+    return true;
+  }
   if (rank < 2 || !(flags & (TORUS_OP_POINTWISE | TORUS_OP_KEEP_FORMAT))) return false;
   int count = tensor_arguments(request, views, 16, &all_row_major);
   if (all_row_major || count == 0) return false;
@@ -201,20 +205,6 @@ enum {
   ROLLING_SHIFT = 5,    /* the rolling hash forgets an operator after 64 / 5 others */
 };
 
-static bool is_heavy(const char *name) {
-  static const char *const heavy[] = {"mm", "addmm", "bmm", "baddbmm", "convolution_overrideable"};
-  for (size_t i = 0; i < sizeof heavy / sizeof *heavy; ++i) {
-    if (strcmp(name, heavy[i]) == 0) return true;
-  }
-  return false;
-}
-
-static uint64_t name_hash(const char *name) {
-  uint64_t h = UINT64_C(1469598103934665603);
-  for (; *name != '\0'; ++name) h = (h ^ (uint8_t)*name) * UINT64_C(1099511628211);
-  return h;
-}
-
 /* One hash in |mask| + 1 passes; the mask halves each time |count| doubles past |least|. */
 static bool passes(uint64_t hash, size_t count, size_t least, uint64_t mask) {
   if (count < least) return false;
@@ -232,10 +222,10 @@ static bool is_due(const torus_window_t *window, bool heavy) {
 
 static torus_status_t cut_if_due(torus_engine_t *engine, const torus_request_t *request) {
   torus_device_t *device = &engine->devices[request->device];
-  const bool heavy = is_heavy(request->op->name);
+  const bool heavy = request->traits.is_heavy;
   if (is_due(&device->window, heavy)) TORUS_TRY(torus_window_close(engine, request->device));
   torus_window_t *window = &device->window;
-  window->rolling = (window->rolling << ROLLING_SHIFT) ^ name_hash(request->op->name);
+  window->rolling = (window->rolling << ROLLING_SHIFT) ^ request->traits.hash;
   window->op_count += 1;
   window->heavy_count += heavy;
   return TORUS_OK;
@@ -265,7 +255,9 @@ torus_status_t torus_engine_call(torus_engine_t *engine, const torus_request_t *
   torus_call_t call = {.engine = engine,
                        .device = device,
                        .request = request,
-                       .graph = device->window.graph};
+                       .graph = device->window.graph,
+                       .results = device->call_results,
+                       .result_capacity = device->call_result_capacity};
   const size_t checks = device->window.check_count;
   const uint64_t serial = device->window.serial;
   request->op->lower(&call, call.graph);
@@ -273,7 +265,8 @@ torus_status_t torus_engine_call(torus_engine_t *engine, const torus_request_t *
   if (status != TORUS_OK && device->window.serial == serial) device->window.check_count = checks;
   *out_results = device->results;
   *out_result_count = status == TORUS_OK ? call.result_count : 0;
-  torus_free(call.results);
+  device->call_results = call.results;
+  device->call_result_capacity = call.result_capacity;
   torus_free(call.writes);
   return status;
 }

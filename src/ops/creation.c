@@ -30,8 +30,8 @@ static torus_dtype_t float_progression_dtype(torus_dtype_t dtype, double start, 
 static void return_progression(torus_call_t *call, hlo_graph_t *g, int64_t size) {
   torus_dtype_t dtype = op_tensor_dtype(call, 3), wide = TORUS_DTYPE_I64;
   if (!torus_dtype_is_integral(dtype))
-    wide = float_progression_dtype(dtype, op_double(call, 0), op_double(call, 1),
-                                   op_double(call, 2));
+    wide =
+        float_progression_dtype(dtype, op_double(call, 0), op_double(call, 1), op_double(call, 2));
   hlo_t x = progression(g, wide, size, op_scalar(call, 0, wide), op_scalar(call, 2, wide));
   op_return(call, 0, hlo_convert(g, x, dtype));
 }
@@ -58,7 +58,8 @@ static int64_t arange_size(const torus_call_t *call, torus_dtype_t dtype) {
 }
 
 TORUS_OP(arange, "arange.start_out", 0) {
-  if (!check_step(call)) return;
+  if (!check_step(call))
+    return;
   int64_t size = arange_size(call, op_tensor_dtype(call, 3));
   if (size < 0)
     op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "step must be nonzero");
@@ -67,7 +68,8 @@ TORUS_OP(arange, "arange.start_out", 0) {
 }
 
 TORUS_OP(range, "range.out", 0) {
-  if (!check_step(call)) return;
+  if (!check_step(call))
+    return;
   double span = op_double(call, 1) - op_double(call, 0);
   return_progression(call, g, (int64_t)floor(span / op_double(call, 2)) + 1);
 }
@@ -82,12 +84,13 @@ static torus_dtype_t spacing_dtype(torus_dtype_t dtype) {
 /* Both ends are exact: the first half counts up from start, the second down from end. */
 static hlo_t evenly_spaced(torus_call_t *call, hlo_graph_t *g, torus_dtype_t dtype, int64_t steps) {
   hlo_t start = op_scalar(call, 0, dtype), end = op_scalar(call, 1, dtype);
-  if (steps == 1) return hlo_splat(g, start, 1, &steps);
+  if (steps == 1)
+    return hlo_splat(g, start, 1, &steps);
   torus_dtype_t real = torus_dtype_real(dtype);
   hlo_t last = hlo_soft_int(g, TORUS_DTYPE_I64, steps - 1);
   hlo_t i = counted(g, TORUS_DTYPE_I64, steps), rest = hlo_subtract(g, last, i);
-  hlo_t step = hlo_divide(g, hlo_subtract(g, end, start),
-                          hlo_convert(g, hlo_convert(g, last, real), dtype));
+  hlo_t step =
+      hlo_divide(g, hlo_subtract(g, end, start), hlo_convert(g, hlo_convert(g, last, real), dtype));
   hlo_t up = hlo_add(g, start, hlo_multiply(g, step, hlo_convert(g, i, dtype)));
   hlo_t down = hlo_subtract(g, end, hlo_multiply(g, step, hlo_convert(g, rest, dtype)));
   hlo_t half = hlo_soft_int(g, TORUS_DTYPE_I64, steps / 2);
@@ -103,7 +106,8 @@ static bool check_steps(torus_call_t *call, int64_t steps) {
 TORUS_OP(linspace, "linspace.out", 0) {
   int64_t steps = op_int(call, 2);
   torus_dtype_t dtype = op_tensor_dtype(call, 3);
-  if (!check_steps(call, steps)) return;
+  if (!check_steps(call, steps))
+    return;
   hlo_t x = steps == 0 ? hlo_zeros(g, dtype, 1, &steps)
                        : evenly_spaced(call, g, spacing_dtype(dtype), steps);
   op_return(call, 0, hlo_convert(g, x, dtype));
@@ -112,7 +116,8 @@ TORUS_OP(linspace, "linspace.out", 0) {
 TORUS_OP(logspace, "logspace.out", 0) {
   int64_t steps = op_int(call, 2);
   torus_dtype_t dtype = op_tensor_dtype(call, 4), wide = spacing_dtype(dtype);
-  if (!check_steps(call, steps)) return;
+  if (!check_steps(call, steps))
+    return;
   if (steps == 0) {
     op_return(call, 0, hlo_zeros(g, dtype, 1, &steps));
     return;

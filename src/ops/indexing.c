@@ -1,5 +1,5 @@
 /* Copyright The Torus Authors. Licensed under the Apache License, Version 2.0. */
-/* Indexing with tensors and masks: x[i, j], x[mask], nonzero, take. */
+/* Indexing with tensors and masks: x[i, j], x[mask] = value, take and put. */
 #include "ops/indexing.h"
 
 #include <string.h>
@@ -21,44 +21,14 @@ hlo_t index_at_least_1d(hlo_graph_t *g, hlo_t x) {
   return hlo_rank(g, x) == 0 ? hlo_unsqueeze(g, x, 0) : x;
 }
 
-/* Positions within an array of this length: 32 bits where they suffice. */
-static torus_dtype_t position_dtype(int64_t length) {
-  return length < INT32_MAX ? TORUS_DTYPE_I32 : TORUS_DTYPE_I64;
-}
-
-hlo_t index_ranks(hlo_graph_t *g, hlo_t mask) {
-  torus_dtype_t dtype = position_dtype(hlo_numel(g, mask));
-  hlo_t counts = hlo_scan(g, HLO_REDUCE_ADD, hlo_convert(g, mask, dtype), 0);
-  return hlo_add_f(g, counts, -1);
-}
-
-hlo_t index_true_positions(hlo_graph_t *g, hlo_t mask, int64_t size, int64_t fill) {
-  int64_t length = hlo_numel(g, mask);
-  hlo_t empty = hlo_splat(g, hlo_soft_int(g, TORUS_DTYPE_I64, fill), 1, &size);
-  if (length == 0 || size == 0) return empty;
-  hlo_t ranks = index_ranks(g, mask);
-  hlo_t outside = hlo_soft_int(g, hlo_dtype(g, ranks), size); /* dropped by the scatter */
-  hlo_t targets = hlo_select(g, mask, ranks, outside);
-  hlo_t positions = hlo_iota(g, TORUS_DTYPE_I64, 1, &length, 0);
-  return index_put_rows(g, HLO_SCATTER_SET, empty, 0, targets, positions);
-}
-
-hlo_t index_count(hlo_graph_t *g, hlo_t mask) {
-  return hlo_reduce_all(g, HLO_REDUCE_ADD, hlo_convert(g, mask, TORUS_DTYPE_I64));
-}
-
-int64_t index_room(int64_t count, int64_t limit) {
-  int64_t room = 1;
-  while (room < count) room *= 2;
-  return room < limit ? room : limit;
-}
-
 hlo_t index_put_rows(hlo_graph_t *g, hlo_scatter_t how, hlo_t x, int dim, hlo_t index,
                      hlo_t updates) {
-  if (hlo_graph_failed(g) || hlo_numel(g, updates) == 0 || hlo_numel(g, x) == 0) return x;
+  if (hlo_graph_failed(g) || hlo_numel(g, updates) == 0 || hlo_numel(g, x) == 0)
+    return x;
   hlo_gather_dims_t dims = {.collapsed_count = 1, .map_count = 1, .index_vector_dim = 1};
   for (int d = 0; d < hlo_rank(g, x); ++d)
-    if (d != dim) dims.offset[dims.offset_count++] = d;
+    if (d != dim)
+      dims.offset[dims.offset_count++] = d;
   dims.collapsed[0] = dims.map[0] = dim;
   return hlo_scatter(g, how, x, index, updates, &dims);
 }
@@ -95,8 +65,10 @@ static hlo_t list_mask(torus_call_t *call, hlo_graph_t *g, int list, int k) {
 static int sole_entry(const torus_call_t *call, int list) {
   int found = -1;
   for (int k = 0; k < op_list_size(call, list); ++k) {
-    if (!op_list_has(call, list, k)) continue;
-    if (found >= 0) return -1;
+    if (!op_list_has(call, list, k))
+      continue;
+    if (found >= 0)
+      return -1;
     found = k;
   }
   return found;
@@ -120,14 +92,17 @@ static bool check_index_list(torus_call_t *call, hlo_graph_t *g, int list) {
     bool defined = op_list_has(call, list, k);
     if (defined && is_mask(call, list, k)) {
       hlo_t mask = op_list_tensor(call, list, k);
-      if (hlo_rank(g, mask) == 0) return op_fallback(call, "a mask without dimensions"), false;
-      if (!check_mask(call, g, mask, dim)) return false;
+      if (hlo_rank(g, mask) == 0)
+        return op_fallback(call, "a mask without dimensions"), false;
+      if (!check_mask(call, g, mask, dim))
+        return false;
       dim += hlo_rank(g, mask);
       continue;
     }
     dim += 1;
     torus_dtype_t dtype = defined ? op_list_dtype(call, list, k) : TORUS_DTYPE_I64;
-    if (dtype == TORUS_DTYPE_I64 || dtype == TORUS_DTYPE_I32) continue;
+    if (dtype == TORUS_DTYPE_I64 || dtype == TORUS_DTYPE_I32)
+      continue;
     op_error(call, TORUS_STATUS_OUT_OF_RANGE,
              "tensors used as indices must be long, int, byte or bool tensors");
     return false;
@@ -142,9 +117,11 @@ static bool check_index_list(torus_call_t *call, hlo_graph_t *g, int list) {
 static bool read_mask_counts(torus_call_t *call, hlo_graph_t *g, int list, int64_t *out_counts) {
   for (int k = 0; k < op_list_size(call, list) && k < TORUS_MAX_RANK; ++k) {
     out_counts[k] = 0;
-    if (!op_list_has(call, list, k) || !is_mask(call, list, k)) continue;
+    if (!op_list_has(call, list, k) || !is_mask(call, list, k))
+      continue;
     out_counts[k] = op_read_int(call, index_count(g, list_mask(call, g, list, k)));
-    if (op_failed(call)) return false;
+    if (op_failed(call))
+      return false;
     g = op_graph(call);
   }
   return true;
@@ -155,23 +132,15 @@ static void add_index(index_list_t *indices, hlo_t index, int dim) {
   indices->dim[indices->count++] = dim;
 }
 
-/* Row-major positions within |dims| as one coordinate per dimension. */
-static void unravel(hlo_graph_t *g, hlo_t positions, int rank, const int64_t *dims,
-                    hlo_t *out_coordinates) {
-  for (int d = rank - 1; d >= 0; --d) {
-    hlo_t size = hlo_soft_int(g, TORUS_DTYPE_I64, dims[d]);
-    out_coordinates[d] = d == 0 ? positions : hlo_remainder(g, positions, size);
-    if (d > 0) positions = hlo_divide(g, positions, size);
-  }
-}
-
 static int add_mask(torus_call_t *call, hlo_graph_t *g, int list, int k, int dim, int64_t count,
                     index_list_t *indices) {
   hlo_t mask = list_mask(call, g, list, k), coordinates[TORUS_MAX_RANK];
   int64_t dims[TORUS_MAX_RANK];
   int rank = hlo_shape(g, mask, dims);
-  unravel(g, index_true_positions(g, hlo_flatten(g, mask), count, 0), rank, dims, coordinates);
-  for (int d = 0; d < rank; ++d) add_index(indices, coordinates[d], dim + d);
+  index_unravel(g, index_true_positions(g, hlo_flatten(g, mask), count, 0), rank, dims,
+                coordinates);
+  for (int d = 0; d < rank; ++d)
+    add_index(indices, coordinates[d], dim + d);
   return rank;
 }
 
@@ -179,8 +148,10 @@ static int add_mask(torus_call_t *call, hlo_graph_t *g, int list, int k, int dim
 static hlo_t checked_entry(torus_call_t *call, hlo_graph_t *g, int list, int k, int dim) {
   hlo_t index = hlo_convert(g, op_list_tensor(call, list, k), TORUS_DTYPE_I64);
   int64_t size = op_tensor_dim(call, 0, dim);
-  if (hlo_graph_failed(g) || hlo_numel(g, index) == 0) return index;
-  if (size > 0) return op_check_index(call, index, -size, size, dim);
+  if (hlo_graph_failed(g) || hlo_numel(g, index) == 0)
+    return index;
+  if (size > 0)
+    return op_check_index(call, index, -size, size, dim);
   op_error(call, TORUS_STATUS_OUT_OF_RANGE, "index is out of bounds for dimension with size 0");
   return HLO_NONE;
 }
@@ -191,7 +162,8 @@ static void broadcast_indices(hlo_graph_t *g, index_list_t *indices) {
     int64_t own[TORUS_MAX_RANK], joint[TORUS_MAX_RANK];
     int rank = hlo_shape(g, indices->index[k], own);
     indices->rank = hlo_broadcast_shape(g, indices->rank, indices->dims, rank, own, joint);
-    if (indices->rank < 0) return;
+    if (indices->rank < 0)
+      return;
     memcpy(indices->dims, joint, sizeof joint);
   }
   for (int k = 0; k < indices->count; ++k)
@@ -201,7 +173,8 @@ static void broadcast_indices(hlo_graph_t *g, index_list_t *indices) {
 static bool read_indices(torus_call_t *call, hlo_graph_t *g, int list, index_list_t *out_indices) {
   int64_t counts[TORUS_MAX_RANK];
   memset(out_indices, 0, sizeof *out_indices);
-  if (!check_index_list(call, g, list) || !read_mask_counts(call, g, list, counts)) return false;
+  if (!check_index_list(call, g, list) || !read_mask_counts(call, g, list, counts))
+    return false;
   g = op_graph(call);
   int dim = 0;
   for (int k = 0; k < op_list_size(call, list); ++k) {
@@ -229,7 +202,8 @@ typedef struct index_plan {
 
 static bool is_indexed(const index_list_t *indices, int dim) {
   for (int k = 0; k < indices->count; ++k)
-    if (indices->dim[k] == dim) return true;
+    if (indices->dim[k] == dim)
+      return true;
   return false;
 }
 
@@ -260,25 +234,29 @@ static void plan_index(hlo_graph_t *g, hlo_t x, const index_list_t *indices, ind
     plan->shape[target] = sizes[d];
     ++kept;
   }
-  for (int d = 0; d < indices->rank; ++d) plan->shape[place + d] = indices->dims[d];
+  for (int d = 0; d < indices->rank; ++d)
+    plan->shape[place + d] = indices->dims[d];
   plan->dims.index_vector_dim = indices->rank;
 }
 
 static int64_t shape_numel(int rank, const int64_t *dims) {
   int64_t numel = 1;
-  for (int d = 0; d < rank; ++d) numel *= dims[d];
+  for (int d = 0; d < rank; ++d)
+    numel *= dims[d];
   return numel;
 }
 
 /* All indices as one array with a trailing dimension of coordinates. */
 static hlo_t index_vectors(hlo_graph_t *g, hlo_t x, const index_list_t *indices) {
-  torus_dtype_t dtype = position_dtype(hlo_numel(g, x));
+  torus_dtype_t dtype = index_position_dtype(hlo_numel(g, x));
   hlo_t columns[TORUS_MAX_RANK];
   for (int k = 0; k < indices->count; ++k) {
     columns[k] = hlo_convert(g, indices->index[k], dtype);
-    if (indices->count > 1) columns[k] = hlo_unsqueeze(g, columns[k], indices->rank);
+    if (indices->count > 1)
+      columns[k] = hlo_unsqueeze(g, columns[k], indices->rank);
   }
-  if (indices->count == 1) return columns[0];
+  if (indices->count == 1)
+    return columns[0];
   return hlo_concatenate(g, columns, (size_t)indices->count, indices->rank);
 }
 
@@ -286,9 +264,11 @@ static hlo_t index_vectors(hlo_graph_t *g, hlo_t x, const index_list_t *indices)
 
 /* x[mask] with the mask over the leading dimensions. */
 static void index_by_mask(torus_call_t *call, hlo_graph_t *g) {
-  if (!check_index_list(call, g, 1)) return;
+  if (!check_index_list(call, g, 1))
+    return;
   int64_t count = op_read_int(call, index_count(g, list_mask(call, g, 1, 0)));
-  if (op_failed(call)) return;
+  if (op_failed(call))
+    return;
   g = op_graph(call);
   hlo_t x = op_tensor(call, 0), mask = list_mask(call, g, 1, 0);
   int64_t dims[TORUS_MAX_RANK], rows = hlo_numel(g, mask);
@@ -312,7 +292,8 @@ static void index_get(torus_call_t *call, hlo_graph_t *g) {
     index_by_mask(call, g);
     return;
   }
-  if (!read_indices(call, g, 1, &indices)) return;
+  if (!read_indices(call, g, 1, &indices))
+    return;
   g = op_graph(call);
   hlo_t x = op_tensor(call, 0);
   if (indices.count == 0) {
@@ -320,7 +301,8 @@ static void index_get(torus_call_t *call, hlo_graph_t *g) {
     return;
   }
   plan_index(g, x, &indices, &plan);
-  if (hlo_graph_failed(g)) return;
+  if (hlo_graph_failed(g))
+    return;
   if (shape_numel(plan.rank, plan.shape) == 0) {
     op_return(call, 0, hlo_zeros(g, hlo_dtype(g, x), plan.rank, plan.shape));
     return;
@@ -329,8 +311,12 @@ static void index_get(torus_call_t *call, hlo_graph_t *g) {
   op_return(call, 0, hlo_gather(g, x, vectors, &plan.dims, plan.slice_sizes));
 }
 
-TORUS_OP(index, "index.Tensor", 0) { index_get(call, g); }
-TORUS_OP(unsafe_index, "_unsafe_index.Tensor", 0) { index_get(call, g); }
+TORUS_OP(index, "index.Tensor", 0) {
+  index_get(call, g);
+}
+TORUS_OP(unsafe_index, "_unsafe_index.Tensor", 0) {
+  index_get(call, g);
+}
 
 /* ---- index_put ---- */
 
@@ -340,9 +326,12 @@ static hlo_t split_dim(hlo_graph_t *g, hlo_t value, int dim, int rank, const int
   int own_rank = hlo_shape(g, value, own), n = 0;
   if (own_rank - 1 + rank > TORUS_MAX_RANK)
     return hlo_fail(g, TORUS_STATUS_INVALID_ARGUMENT, "too many dimensions");
-  for (int d = 0; d < dim; ++d) shape[n++] = own[d];
-  for (int d = 0; d < rank; ++d) shape[n++] = dims[d];
-  for (int d = dim + 1; d < own_rank; ++d) shape[n++] = own[d];
+  for (int d = 0; d < dim; ++d)
+    shape[n++] = own[d];
+  for (int d = 0; d < rank; ++d)
+    shape[n++] = dims[d];
+  for (int d = dim + 1; d < own_rank; ++d)
+    shape[n++] = own[d];
   return hlo_reshape(g, value, n, shape);
 }
 
@@ -353,21 +342,23 @@ static hlo_t spread_rows(torus_call_t *call, hlo_graph_t *g, hlo_t value, int di
   hlo_t count = hlo_soft_int(g, TORUS_DTYPE_I64, hlo_dim(g, value, dim));
   op_check(call, hlo_compare(g, HLO_NE, index_count(g, mask), count), TORUS_STATUS_INVALID_ARGUMENT,
            "shape mismatch: value tensor cannot be broadcast to the elements the mask selects");
-  if (hlo_dim(g, value, dim) == 0 || hlo_numel(g, mask) == 0) return HLO_NONE;
+  if (hlo_dim(g, value, dim) == 0 || hlo_numel(g, mask) == 0)
+    return HLO_NONE;
   hlo_t ranks = index_ranks(g, hlo_flatten(g, mask));
-  ranks = hlo_maximum(g, ranks, hlo_const_int(g, hlo_dtype(g, ranks), 0));
   return split_dim(g, hlo_take(g, value, dim, ranks), dim, mask_rank, mask_dims);
 }
 
 /* x[mask] = value needs no data-dependent size: every element takes its new or its old value. */
 static void put_by_mask(torus_call_t *call, hlo_graph_t *g, int place, hlo_t value,
                         bool accumulate) {
-  if (!check_index_list(call, g, 1)) return;
+  if (!check_index_list(call, g, 1))
+    return;
   hlo_t x = op_tensor(call, 0), mask = list_mask(call, g, 1, place);
   int64_t dims[TORUS_MAX_RANK], ones[TORUS_MAX_RANK];
   int rank = hlo_shape(g, x, dims), mask_rank = hlo_rank(g, mask);
   int behind = rank - place - mask_rank, dim = hlo_rank(g, value) - behind - 1;
-  for (int d = 0; d < TORUS_MAX_RANK; ++d) ones[d] = 1;
+  for (int d = 0; d < TORUS_MAX_RANK; ++d)
+    ones[d] = 1;
   if (dim > place) {
     op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "shape mismatch: too many value dimensions");
     return;
@@ -381,7 +372,8 @@ static void put_by_mask(torus_call_t *call, hlo_graph_t *g, int place, hlo_t val
     return;
   }
   int places[TORUS_MAX_RANK];
-  for (int d = 0; d < mask_rank; ++d) places[d] = place + d;
+  for (int d = 0; d < mask_rank; ++d)
+    places[d] = place + d;
   value = hlo_expand(g, value, rank, dims);
   mask = hlo_broadcast_in_dim(g, mask, rank, dims, places);
   op_return(call, 0, hlo_select(g, mask, accumulate ? hlo_add(g, x, value) : value, x));
@@ -391,7 +383,8 @@ static void put_by_mask(torus_call_t *call, hlo_graph_t *g, int place, hlo_t val
 static hlo_t scatter_rounded(hlo_graph_t *g, bool accumulate, hlo_t x, hlo_t vectors, hlo_t value,
                              const hlo_gather_dims_t *dims) {
   torus_dtype_t dtype = hlo_dtype(g, x);
-  if (!accumulate) return hlo_scatter(g, HLO_SCATTER_SET, x, vectors, value, dims);
+  if (!accumulate)
+    return hlo_scatter(g, HLO_SCATTER_SET, x, vectors, value, dims);
   torus_dtype_t wide = op_accumulate_type(dtype);
   hlo_t sum = hlo_scatter(g, HLO_SCATTER_ADD, hlo_convert(g, x, wide), vectors,
                           hlo_convert(g, value, wide), dims);
@@ -401,7 +394,8 @@ static hlo_t scatter_rounded(hlo_graph_t *g, bool accumulate, hlo_t x, hlo_t vec
 static void put_by_indices(torus_call_t *call, hlo_graph_t *g, bool accumulate) {
   index_list_t indices;
   index_plan_t plan;
-  if (!read_indices(call, g, 1, &indices)) return;
+  if (!read_indices(call, g, 1, &indices))
+    return;
   g = op_graph(call);
   hlo_t x = op_tensor(call, 0), value = op_tensor(call, 2);
   if (indices.count == 0) {
@@ -412,7 +406,8 @@ static void put_by_indices(torus_call_t *call, hlo_graph_t *g, bool accumulate) 
   }
   plan_index(g, x, &indices, &plan);
   value = hlo_expand(g, value, plan.rank, plan.shape);
-  if (hlo_graph_failed(g)) return;
+  if (hlo_graph_failed(g))
+    return;
   if (hlo_numel(g, value) == 0) {
     op_return(call, 0, x);
     return;
@@ -427,7 +422,8 @@ static void index_put(torus_call_t *call, hlo_graph_t *g) {
     op_error(call, TORUS_STATUS_INVALID_ARGUMENT,
              "Index put requires the source and destination dtypes match, got %s for the "
              "destination and %s for the source.",
-             torus_dtype_name(op_tensor_dtype(call, 0)), torus_dtype_name(op_tensor_dtype(call, 2)));
+             torus_dtype_name(op_tensor_dtype(call, 0)),
+             torus_dtype_name(op_tensor_dtype(call, 2)));
     return;
   }
   int place = sole_entry(call, 1);
@@ -437,124 +433,14 @@ static void index_put(torus_call_t *call, hlo_graph_t *g) {
     put_by_indices(call, g, accumulate);
 }
 
-TORUS_OP(index_put, "index_put", 0) { index_put(call, g); }
-TORUS_OP(unsafe_index_put, "_unsafe_index_put", 0) { index_put(call, g); }
-TORUS_OP(index_put_impl, "_index_put_impl", 0) { index_put(call, g); }
-
-/* ---- nonzero and masks ---- */
-
-static hlo_t flat_truth(torus_call_t *call, hlo_graph_t *g, int i) {
-  return hlo_flatten(g, op_tensor_as(call, i, TORUS_DTYPE_BOOL));
+TORUS_OP(index_put, "index_put", 0) {
+  index_put(call, g);
 }
-
-/* [n] positions -> [n, rank] coordinates. */
-static hlo_t coordinate_rows(hlo_graph_t *g, hlo_t positions, int rank, const int64_t *dims) {
-  hlo_t columns[TORUS_MAX_RANK];
-  unravel(g, positions, rank, dims, columns);
-  for (int d = 0; d < rank; ++d) columns[d] = hlo_unsqueeze(g, columns[d], 1);
-  return hlo_concatenate(g, columns, (size_t)rank, 1);
+TORUS_OP(unsafe_index_put, "_unsafe_index_put", 0) {
+  index_put(call, g);
 }
-
-static int argument_dims(const torus_call_t *call, int i, int64_t *out_dims) {
-  int rank = op_tensor_rank(call, i);
-  for (int d = 0; d < rank; ++d) out_dims[d] = op_tensor_dim(call, i, d);
-  return rank;
-}
-
-TORUS_OP(nonzero, "nonzero", 0) {
-  int64_t dims[TORUS_MAX_RANK], length = op_tensor_numel(call, 0);
-  int rank = argument_dims(call, 0, dims);
-  int64_t count = length > 0 ? op_read_int(call, index_count(g, flat_truth(call, g, 0))) : 0;
-  if (op_failed(call)) return;
-  g = op_graph(call);
-  if (rank == 0 || count == 0) {
-    op_return(call, 0, hlo_zeros(g, TORUS_DTYPE_I64, 2, (int64_t[]){count, rank}));
-    return;
-  }
-  hlo_t positions = index_true_positions(g, flat_truth(call, g, 0), index_room(count, length), 0);
-  op_return_prefix(call, 0, coordinate_rows(g, positions, rank, dims), count);
-}
-
-TORUS_OP(nonzero_static, "nonzero_static", 0) {
-  int64_t dims[TORUS_MAX_RANK], size = op_int(call, 1);
-  int rank = argument_dims(call, 0, dims);
-  if (size < 0) {
-    op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "nonzero_static: size must not be negative");
-    return;
-  }
-  if (rank == 0 || size == 0) {
-    op_return(call, 0, hlo_zeros(g, TORUS_DTYPE_I64, 2, (int64_t[]){size, rank}));
-    return;
-  }
-  hlo_t fill = hlo_soft_int(g, TORUS_DTYPE_I64, op_int(call, 2));
-  if (op_tensor_numel(call, 0) == 0) {
-    op_return(call, 0, hlo_splat(g, fill, 2, (int64_t[]){size, rank}));
-    return;
-  }
-  hlo_t positions = index_true_positions(g, flat_truth(call, g, 0), size, -1);
-  hlo_t rows = coordinate_rows(g, positions, rank, dims);
-  hlo_t unused = hlo_compare_f(g, HLO_LT, hlo_unsqueeze(g, positions, 1), 0);
-  unused = hlo_expand(g, unused, 2, (int64_t[]){size, rank});
-  op_return(call, 0, hlo_select(g, unused, fill, rows));
-}
-
-/* Arguments i and j broadcast together, flat; j as a mask. */
-static void masked_operands(torus_call_t *call, hlo_graph_t *g, hlo_t *out_x, hlo_t *out_mask) {
-  int64_t a[TORUS_MAX_RANK], b[TORUS_MAX_RANK], joint[TORUS_MAX_RANK];
-  int rank_a = argument_dims(call, 0, a), rank_b = argument_dims(call, 1, b);
-  int rank = hlo_broadcast_shape(g, rank_a, a, rank_b, b, joint);
-  if (rank < 0) return;
-  *out_x = hlo_expand(g, op_tensor(call, 0), rank, joint);
-  *out_mask = hlo_expand(g, op_tensor_as(call, 1, TORUS_DTYPE_BOOL), rank, joint);
-}
-
-static bool require_mask(torus_call_t *call, int i) {
-  if (op_tensor_dtype(call, i) == TORUS_DTYPE_BOOL) return true;
-  op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "expected BoolTensor for mask");
-  return false;
-}
-
-TORUS_OP(masked_select, "masked_select", 0) {
-  hlo_t x = HLO_NONE, mask = HLO_NONE;
-  if (!require_mask(call, 1)) return;
-  masked_operands(call, g, &x, &mask);
-  if (hlo_graph_failed(g)) return;
-  int64_t length = hlo_numel(g, mask), none = 0;
-  int64_t count = length > 0 ? op_read_int(call, index_count(g, mask)) : 0;
-  if (op_failed(call)) return;
-  g = op_graph(call);
-  if (count == 0) {
-    op_return(call, 0, hlo_zeros(g, op_tensor_dtype(call, 0), 1, &none));
-    return;
-  }
-  masked_operands(call, g, &x, &mask);
-  hlo_t positions = index_true_positions(g, hlo_flatten(g, mask), index_room(count, length), 0);
-  op_return_prefix(call, 0, hlo_take(g, hlo_flatten(g, x), 0, positions), count);
-}
-
-TORUS_OP(masked_scatter, "masked_scatter", 0) {
-  hlo_t x = HLO_NONE, mask = HLO_NONE;
-  if (!require_mask(call, 1)) return;
-  if (op_tensor_dtype(call, 0) != op_tensor_dtype(call, 2)) {
-    op_error(call, TORUS_STATUS_INVALID_ARGUMENT,
-             "masked_scatter: expected self and source to have same dtypes");
-    return;
-  }
-  masked_operands(call, g, &x, &mask);
-  if (hlo_graph_failed(g)) return;
-  int64_t dims[TORUS_MAX_RANK], available = op_tensor_numel(call, 2);
-  int rank = hlo_shape(g, x, dims);
-  hlo_t missing = hlo_compare(g, HLO_GT, index_count(g, mask),
-                              hlo_soft_int(g, TORUS_DTYPE_I64, available));
-  op_check(call, missing, TORUS_STATUS_INVALID_ARGUMENT,
-           "Number of elements of source < number of ones in mask");
-  if (available > 0 && hlo_numel(g, x) > 0) {
-    hlo_t ranks = index_ranks(g, hlo_flatten(g, mask));
-    ranks = hlo_maximum(g, ranks, hlo_const_int(g, hlo_dtype(g, ranks), 0));
-    hlo_t values = hlo_take(g, hlo_flatten(g, op_tensor(call, 2)), 0, ranks);
-    x = hlo_select(g, mask, hlo_reshape(g, values, rank, dims), x);
-  }
-  op_return(call, 0, x);
+TORUS_OP(index_put_impl, "_index_put_impl", 0) {
+  index_put(call, g);
 }
 
 /* ---- take and put: flat positions ---- */
@@ -562,8 +448,10 @@ TORUS_OP(masked_scatter, "masked_scatter", 0) {
 static hlo_t flat_index(torus_call_t *call, hlo_graph_t *g, int i) {
   hlo_t index = index_argument(call, g, i);
   int64_t size = op_tensor_numel(call, 0);
-  if (hlo_graph_failed(g) || op_failed(call) || hlo_numel(g, index) == 0) return index;
-  if (size > 0) return op_check_index(call, index, -size, size, 0);
+  if (hlo_graph_failed(g) || op_failed(call) || hlo_numel(g, index) == 0)
+    return index;
+  if (size > 0)
+    return op_check_index(call, index, -size, size, 0);
   op_error(call, TORUS_STATUS_OUT_OF_RANGE, "tried to access an index of an empty tensor");
   return HLO_NONE;
 }
@@ -571,7 +459,8 @@ static hlo_t flat_index(torus_call_t *call, hlo_graph_t *g, int i) {
 TORUS_OP(take, "take", 0) {
   hlo_t index = flat_index(call, g, 1);
   int64_t dims[TORUS_MAX_RANK];
-  if (op_failed(call) || hlo_graph_failed(g)) return;
+  if (op_failed(call) || hlo_graph_failed(g))
+    return;
   if (hlo_numel(g, index) > 0)
     op_return(call, 0, hlo_take(g, hlo_flatten(g, op_tensor(call, 0)), 0, index));
   else
@@ -581,7 +470,8 @@ TORUS_OP(take, "take", 0) {
 TORUS_OP(put, "put", 0) {
   hlo_t x = op_tensor(call, 0), index = flat_index(call, g, 1), source = op_tensor(call, 2);
   int64_t dims[TORUS_MAX_RANK];
-  if (op_failed(call) || hlo_graph_failed(g)) return;
+  if (op_failed(call) || hlo_graph_failed(g))
+    return;
   if (hlo_numel(g, index) != hlo_numel(g, source) || hlo_dtype(g, x) != hlo_dtype(g, source)) {
     op_error(call, TORUS_STATUS_INVALID_ARGUMENT,
              "put_(): self and source must have one dtype, index and source one size");
@@ -589,7 +479,7 @@ TORUS_OP(put, "put", 0) {
   }
   hlo_scatter_t how = op_bool(call, 3) ? HLO_SCATTER_ADD : HLO_SCATTER_SET;
   int rank = hlo_shape(g, x, dims);
-  hlo_t result = index_put_rows(g, how, hlo_flatten(g, x), 0, hlo_flatten(g, index),
-                                hlo_flatten(g, source));
+  hlo_t result =
+      index_put_rows(g, how, hlo_flatten(g, x), 0, hlo_flatten(g, index), hlo_flatten(g, source));
   op_return(call, 0, hlo_reshape(g, result, rank, dims));
 }

@@ -8,12 +8,17 @@
 /* Argument i, an int32 or int64 tensor, as I64. Other types are errors unless it is empty. */
 hlo_t index_argument(torus_call_t *call, hlo_graph_t *g, int i);
 
-/* Among the true elements of the rank-1 |mask|, the number of each; the elements that are false
- * get that of the true one before them (-1 when there is none). */
+/* Type for positions within an array of this length: 32 bits where they suffice. */
+torus_dtype_t index_position_dtype(int64_t length);
+/* Among the true elements of the rank-1 |mask|, the number of each, from 0. The false elements get
+ * some number in range. */
 hlo_t index_ranks(hlo_graph_t *g, hlo_t mask);
 /* The positions of the true elements of the rank-1 |mask| in ascending order, I64 [size]; the first
  * |size| of them, |fill| behind the last. */
 hlo_t index_true_positions(hlo_graph_t *g, hlo_t mask, int64_t size, int64_t fill);
+/* Row-major I64 positions within |dims| as one coordinate per dimension. */
+void index_unravel(hlo_graph_t *g, hlo_t positions, int rank, const int64_t *dims,
+                   hlo_t *out_coordinates);
 /* How many elements are true, rank-0 I64. */
 hlo_t index_count(hlo_graph_t *g, hlo_t mask);
 /* Room for |count| of at most |limit| entries: a power of two, so that few programs serve all. */
@@ -32,4 +37,4 @@ hlo_t index_at_least_1d(hlo_graph_t *g, hlo_t x);
 hlo_t index_diagonal_mask(hlo_graph_t *g, hlo_comparison_t how, int rank, const int64_t *dims,
                           int row_dim, int column_dim, int64_t offset);
 
-#endif  /* TORUS_OPS_INDEXING_H_ */
+#endif /* TORUS_OPS_INDEXING_H_ */

@@ -1,37 +1,7 @@
 /* Copyright The Torus Authors. Licensed under the Apache License, Version 2.0. */
 /* Cholesky factors, triangular systems, cross products. */
 #include "ops/indexing.h"
-
-static bool failed(const torus_call_t *call, const hlo_graph_t *g) {
-  return op_failed(call) || hlo_graph_failed(g);
-}
-
-static bool is_solvable_dtype(torus_dtype_t dtype) {
-  return dtype == TORUS_DTYPE_F32 || dtype == TORUS_DTYPE_F64 || torus_dtype_is_complex(dtype);
-}
-
-static bool require_matrix(torus_call_t *call, hlo_graph_t *g, hlo_t x, bool square) {
-  if (failed(call, g)) return false;
-  int rank = hlo_rank(g, x);
-  bool valid = rank >= 2 && is_solvable_dtype(hlo_dtype(g, x)) &&
-               (!square || hlo_dim(g, x, rank - 1) == hlo_dim(g, x, rank - 2));
-  if (!valid)
-    op_error(call, TORUS_STATUS_INVALID_ARGUMENT,
-             "expected batches of %smatrices of a float or complex type", square ? "square " : "");
-  return valid;
-}
-
-static hlo_t adjoint(hlo_graph_t *g, hlo_t x) {
-  int rank = hlo_rank(g, x);
-  return hlo_conj(g, hlo_swap_dims(g, x, rank - 2, rank - 1));
-}
-
-static hlo_t triangle(hlo_graph_t *g, hlo_t x, bool upper) {
-  int64_t dims[TORUS_MAX_RANK];
-  int rank = hlo_shape(g, x, dims);
-  hlo_t mask = index_diagonal_mask(g, upper ? HLO_GE : HLO_LE, rank, dims, rank - 2, rank - 1, 0);
-  return hlo_select(g, mask, x, hlo_const(g, hlo_dtype(g, x), 0));
-}
+#include "ops/linalg.h"
 
 /* ---- Cholesky ---- */
 
@@ -54,14 +24,16 @@ static bool cholesky(torus_call_t *call, hlo_graph_t *g, bool upper, hlo_t *out_
                      hlo_t *out_info) {
   hlo_t x = op_tensor(call, 0);
   int64_t dims[TORUS_MAX_RANK];
-  if (!require_matrix(call, g, x, true)) return false;
+  if (!linalg_require_matrix(call, g, x, true))
+    return false;
   int rank = hlo_shape(g, x, dims);
   *out_factor = x;
   *out_info = hlo_zeros(g, TORUS_DTYPE_I32, rank - 2, dims);
-  if (hlo_numel(g, x) == 0) return true;
-  hlo_t lower = triangle(g, hlo_cholesky(g, upper ? adjoint(g, x) : x, true), false);
+  if (hlo_numel(g, x) == 0)
+    return true;
+  hlo_t lower = linalg_triangle(g, hlo_cholesky(g, upper ? linalg_adjoint(g, x) : x, true), false, 0);
   *out_info = failed_minor(g, lower);
-  *out_factor = upper ? adjoint(g, lower) : lower;
+  *out_factor = upper ? linalg_adjoint(g, lower) : lower;
   return true;
 }
 
@@ -74,75 +46,60 @@ static void check_positive(torus_call_t *call, hlo_graph_t *g, hlo_t info) {
 
 TORUS_OP(linalg_cholesky_ex, "linalg_cholesky_ex", 0) {
   hlo_t factor, info;
-  if (!cholesky(call, g, op_bool(call, 1), &factor, &info)) return;
-  if (op_bool(call, 2)) check_positive(call, g, info);
+  if (!cholesky(call, g, op_bool(call, 1), &factor, &info))
+    return;
+  if (op_bool(call, 2))
+    check_positive(call, g, info);
   op_return(call, 0, factor);
   op_return(call, 1, info);
 }
 
 TORUS_OP(cholesky, "cholesky", 0) {
   hlo_t factor, info;
-  if (!cholesky(call, g, op_bool(call, 1), &factor, &info)) return;
+  if (!cholesky(call, g, op_bool(call, 1), &factor, &info))
+    return;
   check_positive(call, g, info);
   op_return(call, 0, factor);
 }
 
 /* ---- triangular systems ---- */
 
-/* Leading dimensions of two batches of matrices broadcast against each other. */
-static bool broadcast_batches(torus_call_t *call, hlo_graph_t *g, hlo_t *a, hlo_t *b) {
-  int64_t dims_a[TORUS_MAX_RANK], dims_b[TORUS_MAX_RANK], joint[TORUS_MAX_RANK];
-  if (failed(call, g)) return false;
-  int rank_a = hlo_shape(g, *a, dims_a), rank_b = hlo_shape(g, *b, dims_b);
-  int batch = hlo_broadcast_shape(g, rank_a - 2, dims_a, rank_b - 2, dims_b, joint);
-  if (batch < 0) return false;
-  for (int d = 0; d < 2; ++d) joint[batch + d] = dims_a[rank_a - 2 + d];
-  *a = hlo_expand(g, *a, batch + 2, joint);
-  for (int d = 0; d < 2; ++d) joint[batch + d] = dims_b[rank_b - 2 + d];
-  *b = hlo_expand(g, *b, batch + 2, joint);
-  return !hlo_graph_failed(g);
-}
-
 /* Both operands as matrices that fit: A x = b, or x A = b when |left| is false. */
 static bool read_system(torus_call_t *call, hlo_graph_t *g, int a_arg, int b_arg, bool left,
                         hlo_t *out_a, hlo_t *out_b) {
   *out_a = op_tensor(call, a_arg);
   *out_b = op_tensor(call, b_arg);
-  if (!require_matrix(call, g, *out_a, true) || !require_matrix(call, g, *out_b, false)) return false;
+  if (!linalg_require_matrix(call, g, *out_a, true) || !linalg_require_matrix(call, g, *out_b, false))
+    return false;
   int64_t size = hlo_dim(g, *out_a, hlo_rank(g, *out_a) - 1);
   if (size != hlo_dim(g, *out_b, hlo_rank(g, *out_b) - (left ? 2 : 1)) ||
       hlo_dtype(g, *out_a) != hlo_dtype(g, *out_b)) {
     op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "Incompatible matrices");
     return false;
   }
-  return broadcast_batches(call, g, out_a, out_b);
-}
-
-static hlo_t solve(hlo_graph_t *g, hlo_t a, hlo_t b, bool left, bool lower, bool unit,
-                   bool transpose) {
-  if (hlo_graph_failed(g) || hlo_numel(g, b) == 0) return b;
-  return hlo_triangular_solve(g, a, b, left, lower, unit, transpose);
+  return linalg_broadcast_batches(call, g, out_a, out_b);
 }
 
 TORUS_OP(linalg_solve_triangular, "linalg_solve_triangular", 0) {
   hlo_t a, b;
   bool left = op_bool(call, 3);
   if (read_system(call, g, 0, 1, left, &a, &b))
-    op_return(call, 0, solve(g, a, b, left, !op_bool(call, 2), op_bool(call, 4), false));
+    op_return(call, 0, linalg_solve_triangle(g, a, b, left, !op_bool(call, 2), op_bool(call, 4), false));
 }
 
 TORUS_OP(triangular_solve, "triangular_solve", 0) {
   hlo_t a, b;
-  if (!read_system(call, g, 1, 0, true, &a, &b)) return;
-  op_return(call, 0, solve(g, a, b, true, !op_bool(call, 2), op_bool(call, 4), op_bool(call, 3)));
+  if (!read_system(call, g, 1, 0, true, &a, &b))
+    return;
+  op_return(call, 0, linalg_solve_triangle(g, a, b, true, !op_bool(call, 2), op_bool(call, 4), op_bool(call, 3)));
   op_return(call, 1, a);
 }
 
 /* x with factor * adjoint(factor) * x == b; the factor is the lower one, or the upper's adjoint. */
 static hlo_t solve_by_factor(hlo_graph_t *g, hlo_t factor, hlo_t b, bool upper) {
-  hlo_t lower = upper ? adjoint(g, factor) : factor, other = upper ? factor : adjoint(g, factor);
-  b = solve(g, lower, b, true, true, false, false);
-  return solve(g, other, b, true, false, false, false);
+  hlo_t lower = upper ? linalg_adjoint(g, factor) : factor, other = upper ? factor : linalg_adjoint(g, factor);
+  b = linalg_solve_triangle(g, lower, b, true, true, false, false);
+  return linalg_solve_triangle(g, other, b, true, false, false, false);
 }
 
 TORUS_OP(cholesky_solve, "_cholesky_solve_helper", 0) {
@@ -153,7 +110,8 @@ TORUS_OP(cholesky_solve, "_cholesky_solve_helper", 0) {
 
 TORUS_OP(cholesky_inverse, "cholesky_inverse", 0) {
   hlo_t factor = op_tensor(call, 0);
-  if (!require_matrix(call, g, factor, true)) return;
+  if (!linalg_require_matrix(call, g, factor, true))
+    return;
   int64_t dims[TORUS_MAX_RANK];
   int rank = hlo_shape(g, factor, dims);
   hlo_t diagonal = index_diagonal_mask(g, HLO_EQ, rank, dims, rank - 2, rank - 1, 0);
@@ -178,7 +136,8 @@ TORUS_OP(linalg_cross, "linalg_cross", 0) {
     return;
   }
   int dim = op_dim(call, 2, rank);
-  if (op_failed(call)) return;
+  if (op_failed(call))
+    return;
   if (op_tensor_dim(call, 0, dim) != 3 || op_tensor_dim(call, 1, dim) != 3) {
     op_error(call, TORUS_STATUS_INVALID_ARGUMENT,
              "linalg.cross: inputs dimension %d must have length 3.", dim);

@@ -300,7 +300,18 @@ static hlo_t log_add(hlo_graph_t *g, hlo_t x, hlo_t y, double base_log) {
   return hlo_select(g, hlo_and(g, same, endless), large, sum);
 }
 
-hlo_t math_logaddexp(hlo_graph_t *g, hlo_t x, hlo_t y) { return log_add(g, x, y, 1.0); }
+/* Complex numbers are ordered by their real parts. */
+static hlo_t log_add_complex(hlo_graph_t *g, hlo_t x, hlo_t y) {
+  hlo_t first = hlo_compare(g, HLO_GE, hlo_real(g, x), hlo_real(g, y));
+  hlo_t large = hlo_select(g, first, x, y), small = hlo_select(g, first, y, x);
+  hlo_t sum = hlo_add(g, large, hlo_log1p(g, hlo_exp(g, hlo_subtract(g, small, large))));
+  hlo_t nothing = hlo_compare(g, HLO_EQ, hlo_real(g, large), hlo_lowest(g, hlo_dtype(g, hlo_real(g, x))));
+  return hlo_select(g, nothing, large, sum);
+}
+
+hlo_t math_logaddexp(hlo_graph_t *g, hlo_t x, hlo_t y) {
+  return math_is_complex(g, x) ? log_add_complex(g, x, y) : log_add(g, x, y, 1.0);
+}
 
 hlo_t math_logaddexp2(hlo_graph_t *g, hlo_t x, hlo_t y) { return log_add(g, x, y, M_LN2); }
 

@@ -63,10 +63,25 @@ hlo_t math_size(hlo_graph_t *g, torus_dtype_t dtype, int64_t size);
   X(sin, hlo_sine)                                                                                 \
   X(sinc, math_sinc)                                                                               \
   X(sinh, hlo_sinh)                                                                                \
+  X(special_airy_ai, math_airy_ai)                                                                 \
+  X(special_bessel_j0, math_j0)                                                                    \
+  X(special_bessel_j1, math_j1)                                                                    \
+  X(special_bessel_y0, math_y0)                                                                    \
+  X(special_bessel_y1, math_y1)                                                                    \
   X(special_entr, math_entr)                                                                       \
+  X(special_erfcx, math_erfcx)                                                                     \
   X(special_i0e, math_i0e)                                                                         \
   X(special_i1, math_i1)                                                                           \
   X(special_i1e, math_i1e)                                                                         \
+  X(special_log_ndtr, math_log_ndtr)                                                               \
+  X(special_modified_bessel_i0, math_i0)                                                           \
+  X(special_modified_bessel_i1, math_i1)                                                           \
+  X(special_modified_bessel_k0, math_k0)                                                           \
+  X(special_modified_bessel_k1, math_k1)                                                           \
+  X(special_ndtri, math_ndtri)                                                                     \
+  X(special_scaled_modified_bessel_k0, math_k0e)                                                   \
+  X(special_scaled_modified_bessel_k1, math_k1e)                                                   \
+  X(special_spherical_bessel_j0, math_spherical_j0)                                                \
   X(sqrt, hlo_sqrt)                                                                                \
   X(tan, hlo_tan)                                                                                  \
   X(tanh, hlo_tanh)
@@ -88,10 +103,12 @@ hlo_t math_size(hlo_graph_t *g, torus_dtype_t dtype, int64_t size);
 /* ---- one operand ---- */
 
 hlo_t math_abs(hlo_graph_t *g, hlo_t x); /* complex: the magnitude, real */
+hlo_t math_airy_ai(hlo_graph_t *g, hlo_t x);
 hlo_t math_angle(hlo_graph_t *g, hlo_t x);
 hlo_t math_ceil(hlo_graph_t *g, hlo_t x);
 hlo_t math_digamma(hlo_graph_t *g, hlo_t x);
 hlo_t math_entr(hlo_graph_t *g, hlo_t x);
+hlo_t math_erfcx(hlo_graph_t *g, hlo_t x);
 hlo_t math_exp2(hlo_graph_t *g, hlo_t x);
 hlo_t math_floor(hlo_graph_t *g, hlo_t x);
 hlo_t math_frac(hlo_graph_t *g, hlo_t x);
@@ -99,8 +116,16 @@ hlo_t math_i0(hlo_graph_t *g, hlo_t x);
 hlo_t math_i0e(hlo_graph_t *g, hlo_t x);
 hlo_t math_i1(hlo_graph_t *g, hlo_t x);
 hlo_t math_i1e(hlo_graph_t *g, hlo_t x);
+hlo_t math_j0(hlo_graph_t *g, hlo_t x);
+hlo_t math_j1(hlo_graph_t *g, hlo_t x);
+hlo_t math_k0(hlo_graph_t *g, hlo_t x);
+hlo_t math_k0e(hlo_graph_t *g, hlo_t x);
+hlo_t math_k1(hlo_graph_t *g, hlo_t x);
+hlo_t math_k1e(hlo_graph_t *g, hlo_t x);
+hlo_t math_log_ndtr(hlo_graph_t *g, hlo_t x);
 hlo_t math_log10(hlo_graph_t *g, hlo_t x);
 hlo_t math_log2(hlo_graph_t *g, hlo_t x);
+hlo_t math_ndtri(hlo_graph_t *g, hlo_t x);
 hlo_t math_reciprocal(hlo_graph_t *g, hlo_t x);
 hlo_t math_relu(hlo_graph_t *g, hlo_t x);
 hlo_t math_round(hlo_graph_t *g, hlo_t x); /* halves to even */
@@ -109,8 +134,11 @@ hlo_t math_sigmoid(hlo_graph_t *g, hlo_t x);
 hlo_t math_sign(hlo_graph_t *g, hlo_t x);
 hlo_t math_signbit(hlo_graph_t *g, hlo_t x);
 hlo_t math_sinc(hlo_graph_t *g, hlo_t x);
+hlo_t math_spherical_j0(hlo_graph_t *g, hlo_t x);
 hlo_t math_square(hlo_graph_t *g, hlo_t x);
 hlo_t math_trunc(hlo_graph_t *g, hlo_t x);
+hlo_t math_y0(hlo_graph_t *g, hlo_t x);
+hlo_t math_y1(hlo_graph_t *g, hlo_t x);
 
 /* ---- two operands ---- */
 
@@ -138,6 +166,12 @@ hlo_t math_xlog1py(hlo_graph_t *g, hlo_t x, hlo_t y);
 hlo_t math_power_number(hlo_graph_t *g, hlo_t x, double exponent, hlo_t soft);
 /* Both ends are met exactly: the formula counts from the nearer one. */
 hlo_t math_lerp(hlo_graph_t *g, hlo_t start, hlo_t end, hlo_t weight);
+/* coefficients[0] x^(count - 1) + ... + coefficients[count - 1]. */
+hlo_t math_polynomial(hlo_graph_t *g, hlo_t x, const double *coefficients, size_t count);
+/* Hurwitz' zeta function of two nodes of one shape. */
+hlo_t math_zeta(hlo_graph_t *g, hlo_t x, hlo_t q);
+/* Derivative |order| of digamma. */
+hlo_t math_polygamma(hlo_graph_t *g, int64_t order, hlo_t x);
 /* sum of coefficients[i] * T_i-like terms by Clenshaw's recurrence, as cephes' chbevl. */
 hlo_t math_chebyshev(hlo_graph_t *g, hlo_t x, const double *coefficients, int count);
 

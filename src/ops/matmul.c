@@ -77,30 +77,17 @@ TORUS_OP(int_mm, "_int_mm", 0) {
 
 /* ---- beta * self + alpha * product ---- */
 
-static bool is_real_scalar(const torus_call_t *call, int i) {
-  torus_dtype_t dtype = op_scalar_dtype(call, i);
-  return torus_dtype_is_float(dtype) || torus_dtype_is_complex(dtype);
-}
-
-/* Integer tensors take integer factors only. */
-static bool factors_fit(torus_call_t *call, torus_dtype_t dtype, int beta, int alpha) {
-  bool fits = !torus_dtype_is_integral(dtype) ||
-              (!is_real_scalar(call, beta) && !is_real_scalar(call, alpha));
-  if (!fits) op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "integer tensors need integer factors");
-  return fits;
-}
-
 static hlo_t scaled(torus_call_t *call, hlo_graph_t *g, hlo_t x, int factor) {
   if (op_scalar_is(call, factor, 1)) return x;
   return hlo_multiply(g, x, op_scalar(call, factor, hlo_dtype(g, x)));
 }
 
-/* A zero beta drops self altogether, NaN included, as BLAS does. */
+/* A zero beta drops self altogether, NaN included, as BLAS does. Integer tensors cut the fraction of
+ * their factors off. */
 static hlo_t add_scaled(torus_call_t *call, hlo_graph_t *g, hlo_t sum, int beta, int alpha) {
   int64_t dims[TORUS_MAX_RANK] = {0};
   int rank = hlo_shape(g, sum, dims);
   torus_dtype_t wide = hlo_dtype(g, sum);
-  if (!factors_fit(call, wide, beta, alpha)) return HLO_NONE;
   sum = scaled(call, g, sum, alpha);
   if (op_scalar_is(call, beta, 0)) return sum;
   hlo_t self = hlo_expand(g, op_tensor_as(call, 0, wide), rank, dims);
@@ -171,6 +158,19 @@ static hlo_t addr_bool(torus_call_t *call, hlo_graph_t *g) {
   return hlo_or(g, hlo_expand(g, op_tensor(call, 0), rank, dims), sum);
 }
 
+static bool is_real_scalar(const torus_call_t *call, int i) {
+  torus_dtype_t dtype = op_scalar_dtype(call, i);
+  return torus_dtype_is_float(dtype) || torus_dtype_is_complex(dtype);
+}
+
+/* addr alone takes nothing but integer factors for integers. */
+static bool factors_fit(torus_call_t *call, torus_dtype_t dtype, int beta, int alpha) {
+  bool fits = !torus_dtype_is_integral(dtype) ||
+              (!is_real_scalar(call, beta) && !is_real_scalar(call, alpha));
+  if (!fits) op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "integer tensors need integer factors");
+  return fits;
+}
+
 TORUS_OP(addr, "addr", 0) {
   if (op_tensor_rank(call, 1) != 1 || op_tensor_rank(call, 2) != 1) {
     op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "addr needs two vectors");
@@ -181,6 +181,7 @@ TORUS_OP(addr, "addr", 0) {
     op_return(call, 0, addr_bool(call, g));
     return;
   }
+  if (!factors_fit(call, dtype, 3, 4)) return;
   hlo_t sum = outer(call, g, op_accumulate_type(dtype));
   return_rounded(call, g, add_scaled(call, g, sum, 3, 4), dtype);
 }

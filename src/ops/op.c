@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "ops/call_internal.h"
 
 /* ---- the table ---- */
@@ -30,6 +31,20 @@ const char *torus_op_name(const torus_op_t *op) { return op->name; }
 const char *torus_op_family(const torus_op_t *op) {
   const char *slash = strrchr(op->family, '/');
   return slash != NULL ? slash + 1 : op->family;
+}
+
+/* Operators in front of which a window may end: what they do outweighs a launch. */
+static bool is_heavy(const char *name) {
+  static const char *const heavy[] = {"mm", "addmm", "bmm", "baddbmm", "convolution_overrideable"};
+  for (size_t i = 0; i < sizeof heavy / sizeof *heavy; ++i) {
+    if (strcmp(name, heavy[i]) == 0) return true;
+  }
+  return false;
+}
+
+torus_op_traits_t torus_op_traits(const torus_op_t *op) {
+  return (torus_op_traits_t){.hash = torus_hash_bytes(op->name, strlen(op->name), 0),
+                             .is_heavy = is_heavy(op->name)};
 }
 
 bool torus_op_is_random(const torus_op_t *op) { return (op->flags & TORUS_OP_RANDOM) != 0; }

@@ -31,6 +31,9 @@ enum {
   TORUS_OP_KEEP_FORMAT = 2,
   /* Uses op_random; the binding passes the generator argument. */
   TORUS_OP_RANDOM = 4,
+  /* Results of rank 4 lie in memory with dimensions 1 and 2 exchanged, as PyTorch's fused attention
+   * leaves them: (B, H, L, E) as (B, L, H, E), so that heads are joined without a copy. */
+  TORUS_OP_HEADS_INSIDE = 8,
 };
 
 struct torus_op {

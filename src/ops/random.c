@@ -6,7 +6,8 @@
 
 static int64_t shape_numel(int rank, const int64_t *dims) {
   int64_t numel = 1;
-  for (int d = 0; d < rank; ++d) numel *= dims[d];
+  for (int d = 0; d < rank; ++d)
+    numel *= dims[d];
   return numel;
 }
 
@@ -20,17 +21,22 @@ static hlo_t random_bits(torus_call_t *call, hlo_graph_t *g, torus_dtype_t dtype
                          const int64_t *dims) {
   hlo_t seed, offset;
   int64_t numel = shape_numel(rank, dims);
-  if (numel == 0) return hlo_zeros(g, dtype, rank, dims);
+  if (numel == 0)
+    return hlo_zeros(g, dtype, rank, dims);
   op_random(call, dtype == TORUS_DTYPE_U64 ? 2 * numel : numel, &seed, &offset);
   return hlo_random_bits(g, dtype, seed, offset, rank, dims);
 }
 
 static int mantissa_bits(torus_dtype_t dtype) {
   switch (dtype) {
-    case TORUS_DTYPE_F64: return 53;
-    case TORUS_DTYPE_F16: return 11;
-    case TORUS_DTYPE_BF16: return 8;
-    default: return 24;
+  case TORUS_DTYPE_F64:
+    return 53;
+  case TORUS_DTYPE_F16:
+    return 11;
+  case TORUS_DTYPE_BF16:
+    return 8;
+  default:
+    return 24;
   }
 }
 
@@ -83,14 +89,17 @@ typedef struct target {
 
 static target_t read_target(const torus_call_t *call) {
   target_t t = {.rank = op_tensor_rank(call, 0), .dtype = op_tensor_dtype(call, 0)};
-  for (int d = 0; d < t.rank; ++d) t.dims[d] = op_tensor_dim(call, 0, d);
+  for (int d = 0; d < t.rank; ++d)
+    t.dims[d] = op_tensor_dim(call, 0, d);
   t.wide = torus_dtype_real(op_accumulate_type(t.dtype));
-  if (torus_dtype_is_integral(t.dtype)) t.wide = TORUS_DTYPE_F32;
+  if (torus_dtype_is_integral(t.dtype))
+    t.wide = TORUS_DTYPE_F32;
   return t;
 }
 
 static bool require(torus_call_t *call, bool holds, const char *what) {
-  if (!holds) op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "%s", what);
+  if (!holds)
+    op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "%s", what);
   return holds;
 }
 
@@ -105,7 +114,8 @@ static void return_as(torus_call_t *call, hlo_graph_t *g, const target_t *t, hlo
 TORUS_OP(uniform, "uniform", TORUS_OP_RANDOM) {
   target_t t = read_target(call);
   double low = op_double(call, 1), high = op_double(call, 2);
-  if (!require_float(call, t.dtype) || !require(call, low <= high, "uniform_: from > to")) return;
+  if (!require_float(call, t.dtype) || !require(call, low <= high, "uniform_: from > to"))
+    return;
   /* Drawn with the mantissa of the result, so that rounding it cannot reach |high|. */
   hlo_t u = hlo_convert(g, op_random_uniform(call, t.dtype, t.rank, t.dims), t.wide);
   u = hlo_multiply(g, u, hlo_soft(g, t.wide, high - low));
@@ -114,7 +124,8 @@ TORUS_OP(uniform, "uniform", TORUS_OP_RANDOM) {
 
 /* Complex numbers share their variance between both parts. */
 static hlo_t standard_normal(torus_call_t *call, hlo_graph_t *g, const target_t *t) {
-  if (!torus_dtype_is_complex(t->dtype)) return op_random_normal(call, t->wide, t->rank, t->dims);
+  if (!torus_dtype_is_complex(t->dtype))
+    return op_random_normal(call, t->wide, t->rank, t->dims);
   hlo_t real = op_random_normal(call, t->wide, t->rank, t->dims);
   hlo_t imag = op_random_normal(call, t->wide, t->rank, t->dims);
   return hlo_multiply_f(g, hlo_complex(g, real, imag), 0.7071067811865476);
@@ -123,17 +134,23 @@ static hlo_t standard_normal(torus_call_t *call, hlo_graph_t *g, const target_t 
 static void normal(torus_call_t *call, hlo_graph_t *g) {
   target_t t = read_target(call);
   double mean = op_double(call, 1), std = op_double(call, 2);
-  if (!require(call, !torus_dtype_is_integral(t.dtype), "normal_: expected a floating point tensor"))
+  if (!require(call, !torus_dtype_is_integral(t.dtype),
+               "normal_: expected a floating point tensor"))
     return;
-  if (!require(call, std >= 0, "normal expects std >= 0.0")) return;
+  if (!require(call, std >= 0, "normal expects std >= 0.0"))
+    return;
   hlo_t z = standard_normal(call, g, &t);
   torus_dtype_t wide = hlo_graph_failed(g) ? t.wide : hlo_dtype(g, z);
   z = hlo_multiply(g, z, hlo_soft(g, wide, std));
   return_as(call, g, &t, hlo_add(g, z, hlo_soft(g, wide, mean)));
 }
 
-TORUS_OP(normal_inplace, "normal_", TORUS_OP_RANDOM) { normal(call, g); }
-TORUS_OP(normal_functional, "normal_functional", TORUS_OP_RANDOM) { normal(call, g); }
+TORUS_OP(normal_inplace, "normal_", TORUS_OP_RANDOM) {
+  normal(call, g);
+}
+TORUS_OP(normal_functional, "normal_functional", TORUS_OP_RANDOM) {
+  normal(call, g);
+}
 
 TORUS_OP(log_normal, "log_normal", TORUS_OP_RANDOM) {
   target_t t = read_target(call);
@@ -158,7 +175,8 @@ TORUS_OP(exponential, "exponential", TORUS_OP_RANDOM) {
 TORUS_OP(geometric, "geometric", TORUS_OP_RANDOM) {
   target_t t = read_target(call);
   double p = op_double(call, 1);
-  if (!require(call, p > 0 && p < 1, "geometric_ expects p to be in (0, 1)")) return;
+  if (!require(call, p > 0 && p < 1, "geometric_ expects p to be in (0, 1)"))
+    return;
   hlo_t x = hlo_log(g, uniform_open(call, g, t.wide, t.rank, t.dims));
   x = hlo_ceil(g, hlo_multiply(g, x, hlo_soft(g, t.wide, 1 / log1p(-p))));
   return_as(call, g, &t, hlo_maximum(g, x, hlo_const(g, t.wide, 1)));
@@ -183,15 +201,18 @@ static void return_integers(torus_call_t *call, hlo_graph_t *g, int64_t from, ui
   bool is_wide = range == 0 || range > UINT32_MAX;
   torus_dtype_t word = is_wide ? TORUS_DTYPE_U64 : TORUS_DTYPE_U32;
   hlo_t x = random_bits(call, g, word, t.rank, t.dims);
-  if (range != 0) x = hlo_remainder(g, x, hlo_soft_int(g, word, (int64_t)range));
+  if (range != 0)
+    x = hlo_remainder(g, x, hlo_soft_int(g, word, (int64_t)range));
   x = hlo_bitcast(g, hlo_convert(g, x, TORUS_DTYPE_U64), TORUS_DTYPE_I64);
   return_as(call, g, &t, hlo_add(g, x, hlo_soft_int(g, TORUS_DTYPE_I64, from)));
 }
 
 /* The largest whole number random_ draws: what the type holds exactly. */
 static int64_t largest_drawn(torus_dtype_t dtype) {
-  if (torus_dtype_is_float(dtype)) return (int64_t)1 << mantissa_bits(dtype);
-  if (dtype == TORUS_DTYPE_BOOL) return 1;
+  if (torus_dtype_is_float(dtype))
+    return (int64_t)1 << mantissa_bits(dtype);
+  if (dtype == TORUS_DTYPE_BOOL)
+    return 1;
   int bits = 8 * (int)torus_dtype_bytes(dtype) - (torus_dtype_kind(dtype) == TORUS_KIND_INT);
   return bits >= 63 ? INT64_MAX : ((int64_t)1 << bits) - 1;
 }
@@ -204,7 +225,8 @@ TORUS_OP(random_all, "random", TORUS_OP_RANDOM) {
 
 static void random_between(torus_call_t *call, hlo_graph_t *g, int64_t from, int64_t to) {
   torus_dtype_t dtype = op_tensor_dtype(call, 0);
-  if (!require(call, from < to, "random_ expects 'from' to be less than 'to'")) return;
+  if (!require(call, from < to, "random_ expects 'from' to be less than 'to'"))
+    return;
   if (torus_dtype_is_integral(dtype)) {
     int64_t largest = largest_drawn(dtype);
     int64_t lowest = torus_dtype_kind(dtype) == TORUS_KIND_INT ? -largest - 1 : 0;
@@ -214,7 +236,9 @@ static void random_between(torus_call_t *call, hlo_graph_t *g, int64_t from, int
   return_integers(call, g, from, (uint64_t)to - (uint64_t)from);
 }
 
-TORUS_OP(random_to, "random.to", TORUS_OP_RANDOM) { random_between(call, g, 0, op_int(call, 1)); }
+TORUS_OP(random_to, "random.to", TORUS_OP_RANDOM) {
+  random_between(call, g, 0, op_int(call, 1));
+}
 
 TORUS_OP(random_from, "random.from", TORUS_OP_RANDOM) {
   int64_t from = op_int(call, 1);
@@ -232,9 +256,12 @@ static void normal_by_tensors(torus_call_t *call, hlo_graph_t *g, bool has_mean,
   const char *negative = "normal expects all elements of std >= 0.0";
   int pattern = has_mean ? 0 : 1;
   torus_dtype_t dtype = op_tensor_dtype(call, pattern);
-  if (has_mean && has_std) dtype = op_result_type(call, (int[]){0, 1}, 2);
-  if (op_failed(call)) return;
-  if (torus_dtype_is_integral(dtype)) dtype = op_default_dtype(call);
+  if (has_mean && has_std)
+    dtype = op_result_type(call, (int[]){0, 1}, 2);
+  if (op_failed(call))
+    return;
+  if (torus_dtype_is_integral(dtype))
+    dtype = op_default_dtype(call);
   torus_dtype_t wide = op_accumulate_type(dtype);
   if (torus_dtype_is_complex(dtype)) {
     op_fallback(call, "complex parameters");
@@ -242,9 +269,12 @@ static void normal_by_tensors(torus_call_t *call, hlo_graph_t *g, bool has_mean,
   }
   hlo_t mean = has_mean ? op_tensor_as(call, 0, wide) : hlo_soft(g, wide, op_double(call, 0));
   hlo_t std = has_std ? op_tensor_as(call, 1, wide) : hlo_soft(g, wide, op_double(call, 1));
-  if (has_mean && has_std) op_binary_operands(call, 0, 1, wide, &mean, &std);
-  if (!has_std && !require(call, op_double(call, 1) >= 0, negative)) return;
-  if (failed(call, g)) return;
+  if (has_mean && has_std)
+    op_binary_operands(call, 0, 1, wide, &mean, &std);
+  if (!has_std && !require(call, op_double(call, 1) >= 0, negative))
+    return;
+  if (failed(call, g))
+    return;
   if (has_std && hlo_numel(g, std) > 0)
     op_check(call, hlo_reduce_all(g, HLO_REDUCE_OR, hlo_compare_f(g, HLO_LT, std, 0)),
              TORUS_STATUS_INVALID_ARGUMENT, "normal expects all elements of std >= 0.0");
@@ -279,14 +309,20 @@ static void bernoulli_number(torus_call_t *call, hlo_graph_t *g) {
     return_as(call, g, &t, coins(call, g, &t, hlo_soft(g, t.wide, p)));
 }
 
-TORUS_OP(bernoulli_p, "bernoulli.p", TORUS_OP_RANDOM) { bernoulli_number(call, g); }
-TORUS_OP(bernoulli_float, "bernoulli_.float", TORUS_OP_RANDOM) { bernoulli_number(call, g); }
+TORUS_OP(bernoulli_p, "bernoulli.p", TORUS_OP_RANDOM) {
+  bernoulli_number(call, g);
+}
+TORUS_OP(bernoulli_float, "bernoulli_.float", TORUS_OP_RANDOM) {
+  bernoulli_number(call, g);
+}
 
 static void bernoulli_tensor(torus_call_t *call, hlo_graph_t *g, hlo_t p) {
   target_t t = read_target(call);
-  if (failed(call, g) || !require_float(call, hlo_dtype(g, p))) return;
+  if (failed(call, g) || !require_float(call, hlo_dtype(g, p)))
+    return;
   p = hlo_expand(g, p, t.rank, t.dims);
-  if (failed(call, g)) return;
+  if (failed(call, g))
+    return;
   if (hlo_numel(g, p) > 0) { /* NaN is outside too */
     hlo_t inside = hlo_and(g, hlo_compare_f(g, HLO_GE, p, 0), hlo_compare_f(g, HLO_LE, p, 1));
     op_check(call, hlo_not(g, hlo_reduce_all(g, HLO_REDUCE_AND, inside)),
@@ -295,7 +331,9 @@ static void bernoulli_tensor(torus_call_t *call, hlo_graph_t *g, hlo_t p) {
   return_as(call, g, &t, coins(call, g, &t, p));
 }
 
-TORUS_OP(bernoulli, "bernoulli", TORUS_OP_RANDOM) { bernoulli_tensor(call, g, op_tensor(call, 0)); }
+TORUS_OP(bernoulli, "bernoulli", TORUS_OP_RANDOM) {
+  bernoulli_tensor(call, g, op_tensor(call, 0));
+}
 TORUS_OP(bernoulli_by_tensor, "bernoulli.Tensor", TORUS_OP_RANDOM) {
   bernoulli_tensor(call, g, op_tensor(call, 1));
 }
@@ -313,8 +351,10 @@ TORUS_OP(native_dropout, "native_dropout", TORUS_OP_RANDOM) {
   target_t t = read_target(call);
   double p = op_double(call, 1);
   hlo_t x = op_tensor(call, 0);
-  if (!require(call, p >= 0 && p <= 1, "dropout probability has to be between 0 and 1")) return;
-  if (failed(call, g)) return;
+  if (!require(call, p >= 0 && p <= 1, "dropout probability has to be between 0 and 1"))
+    return;
+  if (failed(call, g))
+    return;
   if (!op_bool_or(call, 2, true)) {
     op_return(call, 0, x);
     op_return(call, 1, hlo_full_like(g, x, TORUS_DTYPE_BOOL, 1));
@@ -327,7 +367,8 @@ TORUS_OP(native_dropout, "native_dropout", TORUS_OP_RANDOM) {
 
 TORUS_OP(native_dropout_backward, "native_dropout_backward", 0) {
   hlo_t grad = op_tensor(call, 0), mask = op_tensor_as(call, 1, TORUS_DTYPE_BOOL);
-  if (!failed(call, g)) op_return(call, 0, scale_kept(g, grad, mask, op_double(call, 2)));
+  if (!failed(call, g))
+    op_return(call, 0, scale_kept(g, grad, mask, op_double(call, 2)));
 }
 
 /* ---- multinomial ---- */
@@ -335,7 +376,8 @@ TORUS_OP(native_dropout_backward, "native_dropout_backward", 0) {
 /* [1, n] or [b, n] weights, checked. */
 static hlo_t weights(torus_call_t *call, hlo_graph_t *g, torus_dtype_t dtype) {
   hlo_t p = op_tensor_as(call, 0, dtype);
-  if (!hlo_graph_failed(g) && hlo_rank(g, p) == 1) p = hlo_unsqueeze(g, p, 0);
+  if (!hlo_graph_failed(g) && hlo_rank(g, p) == 1)
+    p = hlo_unsqueeze(g, p, 0);
   hlo_t valid = hlo_and(g, hlo_compare_f(g, HLO_GE, p, 0), hlo_is_finite(g, p));
   op_check(call, hlo_not(g, hlo_reduce_all(g, HLO_REDUCE_AND, valid)),
            TORUS_STATUS_INVALID_ARGUMENT,
@@ -377,8 +419,8 @@ static hlo_t draw_again(torus_call_t *call, hlo_graph_t *g, hlo_t p, int64_t cou
   hlo_t positive = hlo_compare_f(g, HLO_GT, p, 0);
   hlo_t index = hlo_iota(g, TORUS_DTYPE_I64, 2, (int64_t[]){wide[0], wide[2]}, 1);
   hlo_t none = hlo_const_int(g, TORUS_DTYPE_I64, -1);
-  hlo_t last = hlo_reduce(g, HLO_REDUCE_MAXIMUM, hlo_select(g, positive, index, none), 1,
-                          (int[]){1}, true);
+  hlo_t last =
+      hlo_reduce(g, HLO_REDUCE_MAXIMUM, hlo_select(g, positive, index, none), 1, (int[]){1}, true);
   hlo_t above = hlo_compare(g, HLO_GT, hlo_broadcast_in_dim(g, sums, 3, wide, (int[]){0, 2}), u);
   above = hlo_and(g, above, hlo_broadcast_in_dim(g, positive, 3, wide, (int[]){0, 2}));
   index = hlo_select(g, above, hlo_broadcast_in_dim(g, index, 3, wide, (int[]){0, 2}),
@@ -406,7 +448,9 @@ TORUS_OP(multinomial, "multinomial", TORUS_OP_RANDOM) {
     return;
   }
   hlo_t p = weights(call, g, dtype);
-  if (failed(call, g)) return;
-  hlo_t drawn = again && count > 1 ? draw_again(call, g, p, count) : draw_distinct(call, g, p, count);
+  if (failed(call, g))
+    return;
+  hlo_t drawn =
+      again && count > 1 ? draw_again(call, g, p, count) : draw_distinct(call, g, p, count);
   op_return(call, 0, rank == 2 ? drawn : hlo_squeeze(g, drawn, 0));
 }

@@ -217,34 +217,6 @@ TORUS_OP(std_mean, "std_mean.correction", 0) { emit_variance(call, g, true, true
 
 /* ---- norms ---- */
 
-static hlo_t norm_power(hlo_graph_t *g, hlo_t x, double p, const torus_axes_t *axes) {
-  torus_dtype_t dtype = hlo_dtype(g, x);
-  hlo_t powers = hlo_power(g, x, hlo_soft(g, dtype, p));
-  hlo_t sum = axes_reduce_finish(g, HLO_REDUCE_ADD, powers, axes);
-  return hlo_power(g, sum, hlo_soft(g, dtype, 1 / p));
-}
-
-static hlo_t norm_two(hlo_graph_t *g, hlo_t x, const torus_axes_t *axes) {
-  return hlo_sqrt(g, axes_reduce_finish(g, HLO_REDUCE_ADD, hlo_multiply(g, x, x), axes));
-}
-
-static hlo_t norm_zero(hlo_graph_t *g, hlo_t x, const torus_axes_t *axes) {
-  hlo_t ones = hlo_convert(g, hlo_compare_f(g, HLO_NE, x, 0), hlo_dtype(g, x));
-  return axes_reduce_finish(g, HLO_REDUCE_ADD, ones, axes);
-}
-
-/* The p-norm of non-negative (or, for p = 2, any real) x. */
-static hlo_t norm_of(hlo_graph_t *g, hlo_t x, double p, const torus_axes_t *axes) {
-  if (p == 2) return norm_two(g, x, axes);
-  x = hlo_abs(g, x);
-  if (p == 0) return norm_zero(g, x, axes);
-  if (p == 1) return axes_reduce_finish(g, HLO_REDUCE_ADD, x, axes);
-  if (isinf(p)) {
-    return axes_reduce_finish(g, p > 0 ? HLO_REDUCE_MAXIMUM : HLO_REDUCE_MINIMUM, x, axes);
-  }
-  return norm_power(g, x, p, axes);
-}
-
 /* Arguments: self, p at 1, dims at 2, keepdim at 3, dtype at 4 where the schema has one. */
 static void emit_norm(torus_call_t *call, hlo_graph_t *g, torus_dtype_t dtype) {
   if (torus_dtype_is_integral(dtype)) {
@@ -262,7 +234,7 @@ static void emit_norm(torus_call_t *call, hlo_graph_t *g, torus_dtype_t dtype) {
     op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "this norm has no identity to reduce nothing to");
     return;
   }
-  op_return(call, 0, hlo_convert(g, norm_of(g, x, p, &axes), torus_dtype_real(dtype)));
+  op_return(call, 0, hlo_convert(g, axes_norm(g, x, p, &axes), torus_dtype_real(dtype)));
 }
 
 TORUS_OP(linalg_vector_norm, "linalg_vector_norm", 0) {

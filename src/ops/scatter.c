@@ -33,7 +33,8 @@ static void return_like_self(torus_call_t *call, hlo_graph_t *g, const operands_
 }
 
 static bool require_dtype(torus_call_t *call, int i) {
-  if (op_tensor_dtype(call, i) == op_tensor_dtype(call, 0)) return true;
+  if (op_tensor_dtype(call, i) == op_tensor_dtype(call, 0))
+    return true;
   op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "expected self and source to have one dtype");
   return false;
 }
@@ -41,14 +42,17 @@ static bool require_dtype(torus_call_t *call, int i) {
 /* ---- one index per element ---- */
 
 static bool fits_within(const hlo_graph_t *g, hlo_t small, hlo_t large, int free_dim) {
-  if (hlo_rank(g, small) != hlo_rank(g, large)) return false;
+  if (hlo_rank(g, small) != hlo_rank(g, large))
+    return false;
   for (int d = 0; d < hlo_rank(g, small); ++d)
-    if (d != free_dim && hlo_dim(g, small, d) > hlo_dim(g, large, d)) return false;
+    if (d != free_dim && hlo_dim(g, small, d) > hlo_dim(g, large, d))
+      return false;
   return true;
 }
 
 static hlo_t checked_along(torus_call_t *call, hlo_graph_t *g, const operands_t *o) {
-  if (hlo_numel(g, o->index) == 0) return o->index;
+  if (hlo_numel(g, o->index) == 0)
+    return o->index;
   return op_check_index(call, o->index, 0, hlo_dim(g, o->self, o->dim), o->dim);
 }
 
@@ -56,7 +60,8 @@ static hlo_t checked_along(torus_call_t *call, hlo_graph_t *g, const operands_t 
 static bool read_along(torus_call_t *call, hlo_graph_t *g, operands_t *o) {
   read_self(call, g, o);
   o->index = index_at_least_1d(g, index_argument(call, g, 2));
-  if (failed(call, g)) return false;
+  if (failed(call, g))
+    return false;
   if (hlo_numel(g, o->index) > 0 && !fits_within(g, o->index, o->self, o->dim)) {
     op_error(call, TORUS_STATUS_INVALID_ARGUMENT,
              "Expected index to be no larger than self apart from dimension %d", o->dim);
@@ -69,17 +74,20 @@ static bool read_along(torus_call_t *call, hlo_graph_t *g, operands_t *o) {
 /* The part of the source that has an index; |source| HLO_NONE: argument 3. */
 static bool read_source(torus_call_t *call, hlo_graph_t *g, operands_t *o) {
   int64_t starts[TORUS_MAX_RANK] = {0}, sizes[TORUS_MAX_RANK];
-  if (!require_dtype(call, 3)) return false;
+  if (!require_dtype(call, 3))
+    return false;
   hlo_t source = index_at_least_1d(g, op_tensor(call, 3));
-  if (failed(call, g)) return false;
-  if (hlo_numel(g, o->index) == 0) return true;
+  if (failed(call, g))
+    return false;
+  if (hlo_numel(g, o->index) == 0)
+    return true;
   if (!fits_within(g, o->index, source, -1)) {
     op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "Expected index to be no larger than src");
     return false;
   }
   hlo_shape(g, o->index, sizes);
-  o->source = hlo_same_shape(g, o->index, source) ? source
-                                                  : hlo_slice(g, source, starts, sizes, NULL);
+  o->source =
+      hlo_same_shape(g, o->index, source) ? source : hlo_slice(g, source, starts, sizes, NULL);
   return !failed(call, g);
 }
 
@@ -90,7 +98,8 @@ static bool read_scatter(torus_call_t *call, hlo_graph_t *g, operands_t *o) {
 /* The same with a number in place of the source. */
 static bool read_scatter_value(torus_call_t *call, hlo_graph_t *g, operands_t *o) {
   int64_t dims[TORUS_MAX_RANK];
-  if (!read_along(call, g, o)) return false;
+  if (!read_along(call, g, o))
+    return false;
   int rank = hlo_shape(g, o->index, dims);
   o->source = hlo_splat(g, op_scalar(call, 3, op_tensor_dtype(call, 0)), rank, dims);
   return !failed(call, g);
@@ -99,11 +108,13 @@ static bool read_scatter_value(torus_call_t *call, hlo_graph_t *g, operands_t *o
 TORUS_OP(gather, "gather", 0) {
   operands_t o;
   int64_t dims[TORUS_MAX_RANK];
-  if (!read_along(call, g, &o)) return;
+  if (!read_along(call, g, &o))
+    return;
   int rank = hlo_shape(g, o.index, dims);
   hlo_t x = hlo_numel(g, o.index) == 0 ? hlo_zeros(g, hlo_dtype(g, o.self), rank, dims)
                                        : hlo_take_along(g, o.self, o.dim, o.index);
-  if (op_tensor_rank(call, 2) == 0) x = hlo_squeeze(g, x, 0);
+  if (op_tensor_rank(call, 2) == 0)
+    x = hlo_squeeze(g, x, 0);
   op_return(call, 0, x);
 }
 
@@ -122,7 +133,8 @@ static const struct {
 static bool read_reduce(torus_call_t *call, int i, reduce_t *out_reduce) {
   const char *name = op_string(call, i);
   for (size_t k = 0; name && k < sizeof reduce_names / sizeof *reduce_names; ++k) {
-    if (strcmp(reduce_names[k].name, name) != 0) continue;
+    if (strcmp(reduce_names[k].name, name) != 0)
+      continue;
     *out_reduce = reduce_names[k].reduce;
     return true;
   }
@@ -132,31 +144,40 @@ static bool read_reduce(torus_call_t *call, int i, reduce_t *out_reduce) {
 
 static hlo_scatter_t scatter_of(reduce_t reduce) {
   switch (reduce) {
-    case REDUCE_PROD: return HLO_SCATTER_MULTIPLY;
-    case REDUCE_AMAX: return HLO_SCATTER_MAXIMUM;
-    case REDUCE_AMIN: return HLO_SCATTER_MINIMUM;
-    case REDUCE_SUM:
-    case REDUCE_MEAN: break;
+  case REDUCE_PROD:
+    return HLO_SCATTER_MULTIPLY;
+  case REDUCE_AMAX:
+    return HLO_SCATTER_MAXIMUM;
+  case REDUCE_AMIN:
+    return HLO_SCATTER_MINIMUM;
+  case REDUCE_SUM:
+  case REDUCE_MEAN:
+    break;
   }
   return HLO_SCATTER_ADD;
 }
 
 static hlo_t identity_of(hlo_graph_t *g, reduce_t reduce, torus_dtype_t dtype) {
-  if (reduce == REDUCE_AMAX) return hlo_lowest(g, dtype);
-  if (reduce == REDUCE_AMIN) return hlo_highest(g, dtype);
+  if (reduce == REDUCE_AMAX)
+    return hlo_lowest(g, dtype);
+  if (reduce == REDUCE_AMIN)
+    return hlo_highest(g, dtype);
   return hlo_const(g, dtype, reduce == REDUCE_PROD ? 1 : 0);
 }
 
 /* Integers divide towards minus infinity, as the mean of torch.scatter_reduce does. */
 static hlo_t divide_by_count(hlo_graph_t *g, hlo_t sum, hlo_t count) {
   hlo_t quotient = hlo_divide(g, sum, count);
-  if (!torus_dtype_is_integral(hlo_dtype(g, sum))) return quotient;
+  if (!torus_dtype_is_integral(hlo_dtype(g, sum)))
+    return quotient;
   hlo_t rest = hlo_remainder(g, sum, count);
-  if (torus_dtype_kind(hlo_dtype(g, sum)) == TORUS_KIND_UINT) return quotient;
+  if (torus_dtype_kind(hlo_dtype(g, sum)) == TORUS_KIND_UINT)
+    return quotient;
   return hlo_select(g, hlo_compare_f(g, HLO_LT, rest, 0), hlo_add_f(g, quotient, -1), quotient);
 }
 
-static hlo_t mean_of(hlo_graph_t *g, put_fn put, bool include_self, const operands_t *o, hlo_t sum) {
+static hlo_t mean_of(hlo_graph_t *g, put_fn put, bool include_self, const operands_t *o,
+                     hlo_t sum) {
   torus_dtype_t dtype = torus_dtype_real(hlo_dtype(g, sum));
   hlo_t ones = hlo_full_like(g, o->source, dtype, 1);
   hlo_t count = hlo_full_like(g, sum, dtype, include_self ? 1 : 0);
@@ -180,9 +201,11 @@ static void reduce_into(torus_call_t *call, hlo_graph_t *g, put_fn put, reduce_t
   hlo_t x = hlo_convert(g, o->self, wide);
   if (hlo_numel(g, o->index) > 0 && hlo_numel(g, x) > 0) {
     o->source = hlo_convert(g, o->source, wide);
-    if (!include_self) x = without_self(g, put, reduce, o, x);
+    if (!include_self)
+      x = without_self(g, put, reduce, o, x);
     x = put(g, scatter_of(reduce), x, o->dim, o->index, o->source);
-    if (reduce == REDUCE_MEAN) x = mean_of(g, put, include_self, o, x);
+    if (reduce == REDUCE_MEAN)
+      x = mean_of(g, put, include_self, o, x);
   }
   return_like_self(call, g, o, hlo_convert(g, x, dtype));
 }
@@ -196,12 +219,14 @@ static void set_into(torus_call_t *call, hlo_graph_t *g, put_fn put, const opera
 
 TORUS_OP(scatter_src, "scatter.src", 0) {
   operands_t o;
-  if (read_scatter(call, g, &o)) set_into(call, g, hlo_put_along, &o);
+  if (read_scatter(call, g, &o))
+    set_into(call, g, hlo_put_along, &o);
 }
 
 TORUS_OP(scatter_value, "scatter.value", 0) {
   operands_t o;
-  if (read_scatter_value(call, g, &o)) set_into(call, g, hlo_put_along, &o);
+  if (read_scatter_value(call, g, &o))
+    set_into(call, g, hlo_put_along, &o);
 }
 
 TORUS_OP(scatter_reduce_src, "scatter.reduce", 0) {
@@ -220,7 +245,8 @@ TORUS_OP(scatter_value_reduce, "scatter.value_reduce", 0) {
 
 TORUS_OP(scatter_add, "scatter_add", 0) {
   operands_t o;
-  if (read_scatter(call, g, &o)) reduce_into(call, g, hlo_put_along, REDUCE_SUM, true, &o);
+  if (read_scatter(call, g, &o))
+    reduce_into(call, g, hlo_put_along, REDUCE_SUM, true, &o);
 }
 
 TORUS_OP(scatter_reduce_two, "scatter_reduce.two", 0) {
@@ -235,7 +261,8 @@ TORUS_OP(scatter_reduce_two, "scatter_reduce.two", 0) {
 /* The index of the index_ operators: rank 1, also when given without dimensions. */
 static hlo_t row_index(torus_call_t *call, hlo_graph_t *g) {
   hlo_t index = index_argument(call, g, 2);
-  if (failed(call, g)) return HLO_NONE;
+  if (failed(call, g))
+    return HLO_NONE;
   if (hlo_rank(g, index) > 1) {
     op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "Index is supposed to be a vector");
     return HLO_NONE;
@@ -247,7 +274,8 @@ static hlo_t row_index(torus_call_t *call, hlo_graph_t *g) {
 static bool read_rows(torus_call_t *call, hlo_graph_t *g, bool wraps, operands_t *o) {
   read_self(call, g, o);
   o->index = row_index(call, g);
-  if (failed(call, g)) return false;
+  if (failed(call, g))
+    return false;
   int64_t size = hlo_dim(g, o->self, o->dim);
   if (hlo_numel(g, o->index) > 0)
     o->index = op_check_index(call, o->index, wraps ? -size : 0, size, o->dim);
@@ -257,7 +285,8 @@ static bool read_rows(torus_call_t *call, hlo_graph_t *g, bool wraps, operands_t
 /* Argument 3 as rows: the shape of self with |dim| as long as the index. */
 static bool read_row_source(torus_call_t *call, hlo_graph_t *g, operands_t *o) {
   int64_t dims[TORUS_MAX_RANK], own[TORUS_MAX_RANK];
-  if (!require_dtype(call, 3)) return false;
+  if (!require_dtype(call, 3))
+    return false;
   hlo_t source = op_tensor(call, 3);
   int rank = hlo_shape(g, o->self, dims), own_rank = hlo_shape(g, source, own);
   dims[o->dim] = hlo_numel(g, o->index);
@@ -277,7 +306,8 @@ TORUS_OP(index_select, "index_select", 0) {
   int64_t dims[TORUS_MAX_RANK];
   read_self(call, g, &o);
   o.index = row_index(call, g);
-  if (failed(call, g)) return;
+  if (failed(call, g))
+    return;
   int rank = hlo_shape(g, o.self, dims);
   int64_t size = dims[o.dim];
   dims[o.dim] = hlo_numel(g, o.index);
@@ -297,7 +327,8 @@ TORUS_OP(index_select, "index_select", 0) {
 
 TORUS_OP(index_add, "index_add", 0) {
   operands_t o;
-  if (!read_rows(call, g, false, &o) || !read_row_source(call, g, &o)) return;
+  if (!read_rows(call, g, false, &o) || !read_row_source(call, g, &o))
+    return;
   if (!op_scalar_is(call, 4, 1))
     o.source = hlo_multiply(g, o.source, op_scalar(call, 4, hlo_dtype(g, o.source)));
   reduce_into(call, g, index_put_rows, REDUCE_SUM, true, &o);
@@ -321,7 +352,8 @@ TORUS_OP(index_reduce, "index_reduce", 0) {
 static void fill_rows(torus_call_t *call, hlo_graph_t *g, hlo_t value) {
   operands_t o;
   int64_t dims[TORUS_MAX_RANK];
-  if (!read_rows(call, g, true, &o)) return;
+  if (!read_rows(call, g, true, &o))
+    return;
   if (hlo_numel(g, o.index) > 0 && hlo_numel(g, o.self) > 0) {
     int rank = hlo_shape(g, o.self, dims);
     hlo_t none = hlo_zeros(g, TORUS_DTYPE_BOOL, 1, &dims[o.dim]);
@@ -359,11 +391,13 @@ TORUS_OP(repeat_interleave, "repeat_interleave.Tensor", 0) {
   int64_t total = op_int_or(call, 1, -1);
   bool given = total >= 0;
   if (!given && length > 0)
-    total = op_read_int(call, hlo_reduce_all(g, HLO_REDUCE_ADD,
-                                             op_tensor_as(call, 0, TORUS_DTYPE_I64)));
-  if (op_failed(call)) return;
+    total = op_read_int(call,
+                        hlo_reduce_all(g, HLO_REDUCE_ADD, op_tensor_as(call, 0, TORUS_DTYPE_I64)));
+  if (op_failed(call))
+    return;
   g = op_graph(call);
-  if (total <= 0) total = 0;
+  if (total <= 0)
+    total = 0;
   hlo_t marks = hlo_zeros(g, TORUS_DTYPE_I64, 1, &total);
   if (length > 0) {
     hlo_t repeats = op_tensor_as(call, 0, TORUS_DTYPE_I64);
@@ -378,6 +412,6 @@ TORUS_OP(repeat_interleave, "repeat_interleave.Tensor", 0) {
     marks = index_put_rows(g, HLO_SCATTER_ADD, marks, 0, ends,
                            hlo_full_like(g, ends, TORUS_DTYPE_I64, 1));
   }
-  op_return(call, 0, hlo_convert(g, total > 0 ? hlo_scan(g, HLO_REDUCE_ADD, marks, 0) : marks,
-                                 dtype));
+  op_return(call, 0,
+            hlo_convert(g, total > 0 ? hlo_scan(g, HLO_REDUCE_ADD, marks, 0) : marks, dtype));
 }

@@ -19,7 +19,8 @@ static bool is_legacy_empty(const hlo_graph_t *g, hlo_t x) {
 }
 
 static bool check_joinable(torus_call_t *call, hlo_graph_t *g, hlo_t x, hlo_t y, int dim) {
-  if (hlo_graph_failed(g)) return false;
+  if (hlo_graph_failed(g))
+    return false;
   bool fits = hlo_rank(g, x) == hlo_rank(g, y);
   for (int d = 0; fits && d < hlo_rank(g, x); ++d)
     fits = d == dim || hlo_dim(g, x, d) == hlo_dim(g, y, d);
@@ -59,20 +60,24 @@ static hlo_t *list_nodes(torus_call_t *call, hlo_graph_t *g, int list, torus_dty
 static size_t drop_legacy_empty(const hlo_graph_t *g, hlo_t *xs, size_t count) {
   size_t kept = 0;
   for (size_t k = 0; k < count; ++k)
-    if (!is_legacy_empty(g, xs[k])) xs[kept++] = xs[k];
+    if (!is_legacy_empty(g, xs[k]))
+      xs[kept++] = xs[k];
   return kept > 0 ? kept : 1;
 }
 
 static bool require_list(torus_call_t *call, int list) {
-  if (op_list_size(call, list) > 0) return true;
+  if (op_list_size(call, list) > 0)
+    return true;
   op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "expected a non-empty list of Tensors");
   return false;
 }
 
 TORUS_OP(cat, "cat", TORUS_OP_KEEP_FORMAT) {
-  if (!require_list(call, 0)) return;
+  if (!require_list(call, 0))
+    return;
   hlo_t *xs = list_nodes(call, g, 0, list_dtype(call, 0));
-  if (!xs) return;
+  if (!xs)
+    return;
   if (!hlo_graph_failed(g)) {
     size_t count = drop_legacy_empty(g, xs, (size_t)op_list_size(call, 0));
     int rank = hlo_rank(g, xs[0]), dim = op_dim(call, 1, rank);
@@ -80,27 +85,37 @@ TORUS_OP(cat, "cat", TORUS_OP_KEEP_FORMAT) {
     if (rank == 0)
       op_error(call, TORUS_STATUS_INVALID_ARGUMENT,
                "zero-dimensional tensor cannot be concatenated");
-    for (size_t k = 1; fits && k < count; ++k) fits = check_joinable(call, g, xs[0], xs[k], dim);
-    if (fits) op_return(call, 0, join(g, xs, count, dim));
+    for (size_t k = 1; fits && k < count; ++k)
+      fits = check_joinable(call, g, xs[0], xs[k], dim);
+    if (fits)
+      op_return(call, 0, join(g, xs, count, dim));
   }
   torus_free(xs);
 }
 
 static void stack(torus_call_t *call, hlo_graph_t *g) {
-  if (!require_list(call, 0)) return;
+  if (!require_list(call, 0))
+    return;
   hlo_t *xs = list_nodes(call, g, 0, list_dtype(call, 0));
-  if (!xs) return;
+  if (!xs)
+    return;
   int dim = hlo_graph_failed(g) ? 0 : op_dim(call, 1, hlo_rank(g, xs[0]) + 1);
   bool fits = !op_failed(call) && !hlo_graph_failed(g);
   for (int k = 1; fits && k < op_list_size(call, 0); ++k)
     fits = check_joinable(call, g, xs[0], xs[k], -1);
-  for (int k = 0; fits && k < op_list_size(call, 0); ++k) xs[k] = hlo_unsqueeze(g, xs[k], dim);
-  if (fits) op_return(call, 0, join(g, xs, (size_t)op_list_size(call, 0), dim));
+  for (int k = 0; fits && k < op_list_size(call, 0); ++k)
+    xs[k] = hlo_unsqueeze(g, xs[k], dim);
+  if (fits)
+    op_return(call, 0, join(g, xs, (size_t)op_list_size(call, 0), dim));
   torus_free(xs);
 }
 
-TORUS_OP(stack, "stack", 0) { stack(call, g); }
-TORUS_OP(stack_kernel, "_stack", 0) { stack(call, g); }
+TORUS_OP(stack, "stack", 0) {
+  stack(call, g);
+}
+TORUS_OP(stack_kernel, "_stack", 0) {
+  stack(call, g);
+}
 
 /* ---- turning ---- */
 
@@ -109,7 +124,8 @@ TORUS_OP(flip, "flip", TORUS_OP_POINTWISE) {
   hlo_t x = op_tensor(call, 0);
   op_ints(call, 1, &given);
   int count = given > 0 ? op_dims(call, 1, hlo_rank(g, x), dims) : 0;
-  if (op_failed(call) || hlo_graph_failed(g)) return;
+  if (op_failed(call) || hlo_graph_failed(g))
+    return;
   bool turns = count > 0 && hlo_rank(g, x) > 0 && hlo_numel(g, x) > 0;
   op_return(call, 0, turns ? hlo_reverse(g, x, count, dims) : x);
 }
@@ -117,7 +133,8 @@ TORUS_OP(flip, "flip", TORUS_OP_POINTWISE) {
 /* Two copies end to end hold every rotation as a slice, whose start may change freely. */
 static hlo_t roll_dim(hlo_graph_t *g, hlo_t x, int dim, int64_t shift) {
   int64_t size = hlo_dim(g, x, dim);
-  if (hlo_graph_failed(g) || size <= 1 || hlo_numel(g, x) == 0) return x;
+  if (hlo_graph_failed(g) || size <= 1 || hlo_numel(g, x) == 0)
+    return x;
   int64_t start = (size - shift % size) % size;
   return hlo_slice_dim(g, hlo_concatenate(g, (hlo_t[]){x, x}, 2, dim), dim, start, size);
 }
@@ -138,7 +155,8 @@ TORUS_OP(roll, "roll", 0) {
   } else {
     for (int k = 0; k < dim_count && !op_failed(call); ++k) {
       int dim = op_wrap_dim(call, along[k], rank);
-      if (rank > 0 && !op_failed(call)) x = roll_dim(g, x, dim, shifts[k]);
+      if (rank > 0 && !op_failed(call))
+        x = roll_dim(g, x, dim, shifts[k]);
     }
   }
   op_return(call, 0, x);
@@ -164,7 +182,8 @@ TORUS_OP(repeat, "repeat", 0) {
     int64_t size = d < lead ? 1 : own[d - lead];
     result[d] = repeats[d] * size;
     wide[rank++] = repeats[d];
-    if (d < lead) continue;
+    if (d < lead)
+      continue;
     places[d - lead] = rank;
     wide[rank++] = size;
   }
@@ -186,8 +205,12 @@ static void keep_triangle(torus_call_t *call, hlo_graph_t *g, hlo_comparison_t h
   op_return(call, 0, hlo_select(g, mask, x, hlo_const(g, hlo_dtype(g, x), 0)));
 }
 
-TORUS_OP(tril, "tril", 0) { keep_triangle(call, g, HLO_LE); }
-TORUS_OP(triu, "triu", 0) { keep_triangle(call, g, HLO_GE); }
+TORUS_OP(tril, "tril", 0) {
+  keep_triangle(call, g, HLO_LE);
+}
+TORUS_OP(triu, "triu", 0) {
+  keep_triangle(call, g, HLO_GE);
+}
 
 /* Elements of the lower triangle (column - row <= offset) of a matrix. */
 static int64_t lower_count(int64_t rows, int64_t columns, int64_t offset) {
@@ -206,9 +229,8 @@ static void triangle_indices(torus_call_t *call, hlo_graph_t *g, hlo_comparison_
     op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "row and col must not be negative");
     return;
   }
-  int64_t count = how == HLO_LE
-                      ? lower_count(dims[0], dims[1], offset)
-                      : dims[0] * dims[1] - lower_count(dims[0], dims[1], offset - 1);
+  int64_t count = how == HLO_LE ? lower_count(dims[0], dims[1], offset)
+                                : dims[0] * dims[1] - lower_count(dims[0], dims[1], offset - 1);
   if (count == 0) {
     op_return(call, 0, hlo_zeros(g, dtype, 2, (int64_t[]){2, 0}));
     return;
@@ -221,32 +243,43 @@ static void triangle_indices(torus_call_t *call, hlo_graph_t *g, hlo_comparison_
   op_return(call, 0, hlo_convert(g, hlo_concatenate(g, pair, 2, 0), dtype));
 }
 
-TORUS_OP(tril_indices, "tril_indices", 0) { triangle_indices(call, g, HLO_LE); }
-TORUS_OP(triu_indices, "triu_indices", 0) { triangle_indices(call, g, HLO_GE); }
+TORUS_OP(tril_indices, "tril_indices", 0) {
+  triangle_indices(call, g, HLO_LE);
+}
+TORUS_OP(triu_indices, "triu_indices", 0) {
+  triangle_indices(call, g, HLO_GE);
+}
 
-/* x with the diagonal over (dim1, dim2) replaced by |source|, whose last dimension runs along it. */
+/* x with the diagonal over (dim1, dim2) replaced by |source|, whose last dimension runs along it.
+ */
 static hlo_t put_diagonal(torus_call_t *call, hlo_graph_t *g, hlo_t x, hlo_t source, int64_t offset,
                           int dim1, int dim2) {
   int64_t dims[TORUS_MAX_RANK], wide[TORUS_MAX_RANK];
-  int rank = hlo_shape(g, x, dims), source_rank = hlo_rank(g, source), places[TORUS_MAX_RANK], n = 0;
-  if (op_failed(call) || hlo_graph_failed(g)) return HLO_NONE;
+  int rank = hlo_shape(g, x, dims), source_rank = hlo_rank(g, source), places[TORUS_MAX_RANK],
+      n = 0;
+  if (op_failed(call) || hlo_graph_failed(g))
+    return HLO_NONE;
   int along = offset >= 0 ? dim1 : dim2; /* element k lies at index k of this dimension */
   int64_t high[TORUS_MAX_RANK] = {0}, none[TORUS_MAX_RANK] = {0};
   int64_t limit1 = dims[dim1] + (offset < 0 ? offset : 0);
   int64_t limit2 = dims[dim2] - (offset > 0 ? offset : 0);
   int64_t length = limit1 < limit2 ? limit1 : limit2;
-  if (length < 0) length = 0;
+  if (length < 0)
+    length = 0;
   for (int d = 0; d < rank; ++d)
-    if (d != dim1 && d != dim2) wide[n] = dims[d], places[n++] = d;
+    if (d != dim1 && d != dim2)
+      wide[n] = dims[d], places[n++] = d;
   wide[n] = length;
   places[n++] = along;
   bool fits = dim1 != dim2 && source_rank == rank - 1;
-  for (int d = 0; fits && d < n; ++d) fits = hlo_dim(g, source, d) == wide[d];
+  for (int d = 0; fits && d < n; ++d)
+    fits = hlo_dim(g, source, d) == wide[d];
   if (!fits) {
     op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "the source does not have the diagonal's shape");
     return HLO_NONE;
   }
-  if (hlo_numel(g, source) == 0) return x;
+  if (hlo_numel(g, source) == 0)
+    return x;
   high[n - 1] = dims[along] - length;
   source = hlo_pad(g, source, hlo_const(g, hlo_dtype(g, source), 0), none, high, NULL);
   source = hlo_broadcast_in_dim(g, source, rank, dims, places);
@@ -258,15 +291,17 @@ TORUS_OP(diagonal_backward, "diagonal_backward", 0) {
   int rank = 0;
   const int64_t *dims = op_ints(call, 1, &rank);
   hlo_t grad = op_tensor(call, 0), zeros = hlo_zeros(g, hlo_dtype(g, grad), rank, dims);
-  op_return(call, 0, put_diagonal(call, g, zeros, grad, op_int(call, 2), op_dim(call, 3, rank),
-                                  op_dim(call, 4, rank)));
+  op_return(call, 0,
+            put_diagonal(call, g, zeros, grad, op_int(call, 2), op_dim(call, 3, rank),
+                         op_dim(call, 4, rank)));
 }
 
 TORUS_OP(diagonal_scatter, "diagonal_scatter", 0) {
   hlo_t x = op_tensor(call, 0), source = op_tensor_as(call, 1, hlo_dtype(g, x));
   int rank = hlo_rank(g, x);
-  op_return(call, 0, put_diagonal(call, g, x, source, op_int(call, 2), op_dim(call, 3, rank),
-                                  op_dim(call, 4, rank)));
+  op_return(call, 0,
+            put_diagonal(call, g, x, source, op_int(call, 2), op_dim(call, 3, rank),
+                         op_dim(call, 4, rank)));
 }
 
 TORUS_OP(diag_embed, "diag_embed", 0) {
@@ -274,7 +309,8 @@ TORUS_OP(diag_embed, "diag_embed", 0) {
   int rank = hlo_rank(g, x) + 1, n = 0;
   int64_t offset = op_int(call, 1), dims[TORUS_MAX_RANK];
   int dim1 = op_dim(call, 2, rank), dim2 = op_dim(call, 3, rank);
-  if (op_failed(call) || hlo_graph_failed(g)) return;
+  if (op_failed(call) || hlo_graph_failed(g))
+    return;
   if (dim1 == dim2 || rank < 2 || rank > TORUS_MAX_RANK) {
     op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "diagonal dimensions cannot be identical");
     return;
@@ -292,10 +328,13 @@ TORUS_OP(diag_embed, "diag_embed", 0) {
 static hlo_t put_slice(torus_call_t *call, hlo_graph_t *g, hlo_t x, hlo_t source, int dim,
                        int64_t start, int64_t step) {
   int64_t starts[TORUS_MAX_RANK] = {0}, none[TORUS_MAX_RANK] = {0}, gaps[TORUS_MAX_RANK] = {0};
-  if (op_failed(call) || hlo_graph_failed(g)) return HLO_NONE;
-  if (hlo_numel(g, source) == 0) return x;
+  if (op_failed(call) || hlo_graph_failed(g))
+    return HLO_NONE;
+  if (hlo_numel(g, source) == 0)
+    return x;
   starts[dim] = start;
-  if (step == 1 || hlo_dim(g, source, dim) == 1) return hlo_update_slice(g, x, source, starts);
+  if (step == 1 || hlo_dim(g, source, dim) == 1)
+    return hlo_update_slice(g, x, source, starts);
   gaps[dim] = step - 1;
   hlo_t zero = hlo_const(g, hlo_dtype(g, source), 0);
   hlo_t truth = hlo_full_like(g, source, TORUS_DTYPE_BOOL, 1);
@@ -318,7 +357,8 @@ static int64_t slice_bound(int64_t bound, int64_t size) {
 
 /* The number of elements of start:end:step, -1 for a bad step. */
 static int64_t slice_length(torus_call_t *call, int64_t start, int64_t end, int64_t step) {
-  if (step > 0) return end > start ? (end - start - 1) / step + 1 : 0;
+  if (step > 0)
+    return end > start ? (end - start - 1) / step + 1 : 0;
   op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "slice step must be positive");
   return -1;
 }
@@ -326,7 +366,8 @@ static int64_t slice_length(torus_call_t *call, int64_t start, int64_t end, int6
 /* |source| must have x's shape with |dim| of size |length|. */
 static bool check_part(torus_call_t *call, hlo_graph_t *g, hlo_t x, hlo_t source, int dim,
                        int64_t length) {
-  if (op_failed(call) || hlo_graph_failed(g)) return false;
+  if (op_failed(call) || hlo_graph_failed(g))
+    return false;
   bool fits = hlo_rank(g, x) == hlo_rank(g, source);
   for (int d = 0; fits && d < hlo_rank(g, x); ++d)
     fits = hlo_dim(g, source, d) == (d == dim ? length : hlo_dim(g, x, d));
@@ -339,12 +380,15 @@ TORUS_OP(select_backward, "select_backward", 0) {
   int rank = 0;
   const int64_t *dims = op_ints(call, 1, &rank);
   int dim = op_dim(call, 2, rank);
-  if (op_failed(call) || rank == 0) return;
+  if (op_failed(call) || rank == 0)
+    return;
   hlo_t grad = hlo_unsqueeze(g, op_tensor(call, 0), dim);
   hlo_t zeros = hlo_zeros(g, hlo_dtype(g, grad), rank, dims);
-  if (!check_part(call, g, zeros, grad, dim, 1)) return;
+  if (!check_part(call, g, zeros, grad, dim, 1))
+    return;
   int64_t start = op_int(call, 3);
-  if (start < 0) start += dims[dim];
+  if (start < 0)
+    start += dims[dim];
   op_return(call, 0, put_slice(call, g, zeros, grad, dim, start, 1));
 }
 
@@ -357,7 +401,8 @@ TORUS_OP(select_scatter, "select_scatter", 0) {
   }
   hlo_t source = hlo_unsqueeze(g, op_tensor_as(call, 1, hlo_dtype(g, x)), dim);
   int64_t size = hlo_dim(g, x, dim), start = op_int(call, 3);
-  if (start < 0) start += size;
+  if (start < 0)
+    start += size;
   if (start < 0 || start >= size) {
     op_error(call, TORUS_STATUS_OUT_OF_RANGE, "select_scatter: index out of range");
     return;
@@ -370,7 +415,8 @@ TORUS_OP(slice_backward, "slice_backward", 0) {
   int rank = 0;
   const int64_t *dims = op_ints(call, 1, &rank);
   int dim = op_dim(call, 2, rank);
-  if (op_failed(call) || rank == 0) return;
+  if (op_failed(call) || rank == 0)
+    return;
   hlo_t grad = op_tensor(call, 0), zeros = hlo_zeros(g, hlo_dtype(g, grad), rank, dims);
   int64_t start = slice_bound(op_int(call, 3), dims[dim]);
   int64_t end = slice_bound(op_int(call, 4), dims[dim]), step = op_int(call, 5);
@@ -389,10 +435,12 @@ TORUS_OP(slice_scatter, "slice_scatter", 0) {
   int64_t start = slice_bound(op_int_or(call, 3, 0), size);
   int64_t end = slice_bound(op_int_or(call, 4, size), size), step = op_int(call, 5);
   int64_t length = slice_length(call, start, end, step);
-  if (op_failed(call)) return;
+  if (op_failed(call))
+    return;
   int rank = hlo_shape(g, x, dims);
   dims[dim] = length;
-  if (hlo_rank(g, source) <= rank) source = hlo_expand(g, source, rank, dims);
+  if (hlo_rank(g, source) <= rank)
+    source = hlo_expand(g, source, rank, dims);
   if (check_part(call, g, x, source, dim, length))
     op_return(call, 0, put_slice(call, g, x, source, dim, start, step));
 }
@@ -415,12 +463,15 @@ static bool complex_parts(torus_call_t *call, hlo_graph_t *g, hlo_t *out_x, hlo_
 
 TORUS_OP(complex, "complex", 0) {
   hlo_t x, y;
-  if (complex_parts(call, g, &x, &y)) op_return(call, 0, hlo_complex(g, x, y));
+  if (complex_parts(call, g, &x, &y))
+    op_return(call, 0, hlo_complex(g, x, y));
 }
 
 TORUS_OP(polar, "polar", 0) {
   hlo_t r, angle;
-  if (!complex_parts(call, g, &r, &angle)) return;
-  op_return(call, 0, hlo_complex(g, hlo_multiply(g, r, hlo_cosine(g, angle)),
-                                 hlo_multiply(g, r, hlo_sine(g, angle))));
+  if (!complex_parts(call, g, &r, &angle))
+    return;
+  op_return(call, 0,
+            hlo_complex(g, hlo_multiply(g, r, hlo_cosine(g, angle)),
+                        hlo_multiply(g, r, hlo_sine(g, angle))));
 }

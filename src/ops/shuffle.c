@@ -11,16 +11,19 @@ static hlo_t regroup(hlo_graph_t *g, hlo_t x, int taken, int count, const int64_
                      const int *permutation, int joined_count, const int64_t *joined) {
   int64_t dims[TORUS_MAX_RANK];
   int order[TORUS_MAX_RANK], lead = hlo_shape(g, x, dims) - taken;
-  if (hlo_graph_failed(g)) return HLO_NONE;
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
   if (lead + count > TORUS_MAX_RANK)
     return hlo_fail(g, TORUS_STATUS_INVALID_ARGUMENT, "too many dimensions");
-  for (int d = 0; d < lead; ++d) order[d] = d;
+  for (int d = 0; d < lead; ++d)
+    order[d] = d;
   for (int d = 0; d < count; ++d) {
     order[lead + d] = lead + permutation[d];
     dims[lead + d] = parts[d];
   }
   x = hlo_transpose(g, hlo_reshape(g, x, lead + count, dims), order);
-  for (int d = 0; d < joined_count; ++d) dims[lead + d] = joined[d];
+  for (int d = 0; d < joined_count; ++d)
+    dims[lead + d] = joined[d];
   return hlo_reshape(g, x, lead + joined_count, dims);
 }
 
@@ -41,20 +44,23 @@ static bool read_image(torus_call_t *call, int64_t factor, int64_t *out_c, int64
 
 TORUS_OP(pixel_shuffle, "pixel_shuffle", TORUS_OP_KEEP_FORMAT) {
   int64_t r = op_int(call, 1), c, h, w;
-  if (!read_image(call, r, &c, &h, &w)) return;
+  if (!read_image(call, r, &c, &h, &w))
+    return;
   if (c % (r * r) != 0) {
     op_error(call, TORUS_STATUS_INVALID_ARGUMENT,
              "pixel_shuffle expects its channels to be divisible by the square of the factor");
     return;
   }
   c /= r * r;
-  op_return(call, 0, regroup(g, op_tensor(call, 0), CHANNEL_DIMS, 5, (int64_t[]){c, r, r, h, w},
-                             (int[]){0, 3, 1, 4, 2}, 3, (int64_t[]){c, h * r, w * r}));
+  op_return(call, 0,
+            regroup(g, op_tensor(call, 0), CHANNEL_DIMS, 5, (int64_t[]){c, r, r, h, w},
+                    (int[]){0, 3, 1, 4, 2}, 3, (int64_t[]){c, h * r, w * r}));
 }
 
 TORUS_OP(pixel_unshuffle, "pixel_unshuffle", TORUS_OP_KEEP_FORMAT) {
   int64_t r = op_int(call, 1), c, h, w;
-  if (!read_image(call, r, &c, &h, &w)) return;
+  if (!read_image(call, r, &c, &h, &w))
+    return;
   if (h % r != 0 || w % r != 0) {
     op_error(call, TORUS_STATUS_INVALID_ARGUMENT,
              "pixel_unshuffle expects height and width to be divisible by the factor");
@@ -62,8 +68,9 @@ TORUS_OP(pixel_unshuffle, "pixel_unshuffle", TORUS_OP_KEEP_FORMAT) {
   }
   h /= r;
   w /= r;
-  op_return(call, 0, regroup(g, op_tensor(call, 0), CHANNEL_DIMS, 5, (int64_t[]){c, h, r, w, r},
-                             (int[]){0, 2, 4, 1, 3}, 3, (int64_t[]){c * r * r, h, w}));
+  op_return(call, 0,
+            regroup(g, op_tensor(call, 0), CHANNEL_DIMS, 5, (int64_t[]){c, h, r, w, r},
+                    (int[]){0, 2, 4, 1, 3}, 3, (int64_t[]){c * r * r, h, w}));
 }
 
 TORUS_OP(channel_shuffle, "channel_shuffle", TORUS_OP_KEEP_FORMAT) {
@@ -83,5 +90,6 @@ TORUS_OP(channel_shuffle, "channel_shuffle", TORUS_OP_KEEP_FORMAT) {
     parts[d] = joined[d - 1] = op_tensor_dim(call, 0, d);
     permutation[d] = d;
   }
-  op_return(call, 0, regroup(g, op_tensor(call, 0), taken, rank, parts, permutation, taken, joined));
+  op_return(call, 0,
+            regroup(g, op_tensor(call, 0), taken, rank, parts, permutation, taken, joined));
 }

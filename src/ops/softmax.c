@@ -49,7 +49,8 @@ static void emit_softmax(torus_call_t *call, hlo_graph_t *g, softmax_fn apply) {
   torus_axes_t axes = axes_one(call, 1, op_tensor_rank(call, 0), true);
   hlo_t x = op_tensor_wide(call, 0);
   if (op_failed(call) || !require_float(call, dtype)) return;
-  op_return(call, 0, hlo_convert(g, apply(g, x, &axes), op_bool(call, 2) ? TORUS_DTYPE_F32 : dtype));
+  if (op_bool(call, 2)) dtype = TORUS_DTYPE_F32;
+  op_return(call, 0, hlo_convert(g, apply(g, x, &axes), dtype));
 }
 
 /* (grad_output, output, dim, input_dtype) */

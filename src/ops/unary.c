@@ -119,9 +119,7 @@ TORUS_OP(polygamma, "polygamma", TORUS_OP_POINTWISE) {
     op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "polygamma(n, x) does not support negative n.");
     return;
   }
-  hlo_t n = hlo_full_like(g, x, TORUS_DTYPE_INVALID, (double)order);
-  hlo_t y = order == 0 ? math_digamma(g, x) : hlo_polygamma(g, n, x);
-  op_return(call, 0, hlo_convert(g, y, dtype));
+  op_return(call, 0, hlo_convert(g, math_polygamma(g, order, x), dtype));
 }
 
 /* ---- frexp ---- */

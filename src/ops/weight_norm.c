@@ -1,7 +1,5 @@
 /* Copyright The Torus Authors. Licensed under the Apache License, Version 2.0. */
 /* Norms of the slices of a parameter: weight norm and renorm. */
-#include <math.h>
-
 #include "ops/axes.h"
 
 /* ---- weight norm ---- */
@@ -18,17 +16,13 @@ static torus_axes_t slice_axes(torus_call_t *call, int dim_arg) {
   return axes_except(rank, (int)dim);
 }
 
-static hlo_t euclidean(hlo_graph_t *g, hlo_t x, const torus_axes_t *axes) {
-  return hlo_sqrt(g, axes_reduce(g, HLO_REDUCE_ADD, hlo_multiply(g, x, x), axes));
-}
-
 /* (v, g, dim) -> (g * v / |v|, |v|) */
 TORUS_OP(_weight_norm_interface, "_weight_norm_interface", 0) {
   torus_axes_t axes = slice_axes(call, 2);
   if (op_failed(call)) return;
   torus_dtype_t dtype = op_tensor_dtype(call, 0), wide = op_accumulate_type(dtype);
   hlo_t v = op_tensor_as(call, 0, wide), length = op_tensor_as(call, 1, wide);
-  hlo_t norms = euclidean(g, v, &axes);
+  hlo_t norms = axes_norm(g, v, 2, &axes);
   hlo_t scale = hlo_divide(g, op_like(g, length, norms), norms);
   op_return(call, 0, hlo_convert(g, hlo_multiply(g, v, op_like(g, scale, v)), dtype));
   op_return(call, 1, norms);
@@ -52,16 +46,6 @@ TORUS_OP(_weight_norm_interface_backward, "_weight_norm_interface_backward", 0) 
 
 /* ---- renorm ---- */
 
-static hlo_t slice_norm(hlo_graph_t *g, hlo_t x, double p, const torus_axes_t *axes) {
-  if (p == 2) return euclidean(g, x, axes);
-  x = hlo_abs(g, x);
-  if (isinf(p)) return axes_reduce(g, HLO_REDUCE_MAXIMUM, x, axes);
-  if (p == 1) return axes_reduce(g, HLO_REDUCE_ADD, x, axes);
-  torus_dtype_t dtype = hlo_dtype(g, x);
-  hlo_t powers = hlo_power(g, x, hlo_soft(g, dtype, p));
-  return hlo_power(g, axes_reduce(g, HLO_REDUCE_ADD, powers, axes), hlo_soft(g, dtype, 1 / p));
-}
-
 /* (self, p, dim, maxnorm): slices along dim whose norm exceeds maxnorm are scaled down to it. */
 TORUS_OP(renorm, "renorm", TORUS_OP_POINTWISE) {
   int rank = op_tensor_rank(call, 0);
@@ -76,7 +60,7 @@ TORUS_OP(renorm, "renorm", TORUS_OP_POINTWISE) {
   hlo_t x = op_tensor_wide(call, 0);
   if (op_failed(call)) return;
   hlo_t size = torus_dtype_is_complex(dtype) ? hlo_abs(g, x) : x;
-  hlo_t norms = slice_norm(g, size, p, &axes);
+  hlo_t norms = axes_norm(g, size, p, &axes);
   torus_dtype_t real = hlo_dtype(g, norms);
   hlo_t maximum = hlo_soft(g, real, limit);
   /* The small number is PyTorch's: it keeps the result at or below the limit. */

@@ -111,3 +111,36 @@ def test_multi_head_layer() -> None:
     moved = layer.to("tpu")
     actual, _ = moved(x.to("tpu"), x.to("tpu"), x.to("tpu"))
     torch.testing.assert_close(actual.cpu(), expected, rtol=2e-5, atol=2e-5)
+
+
+def test_heads_are_joined_by_a_view() -> None:
+    q, k, v = (t.to("tpu") for t in _qkv((2, 3, 5, 8), (2, 3, 7, 8)))
+    joined = attend(q, k, v).transpose(1, 2).view(2, 5, 24)
+    expected = attend(q.cpu(), k.cpu(), v.cpu()).transpose(1, 2).reshape(2, 5, 24)
+    torch.testing.assert_close(joined.cpu(), expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_encoder_for_inference(norm_first: bool) -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=norm_first)
+    encoder = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=not norm_first).eval()
+    padding = torch.zeros(2, 5, dtype=torch.bool)
+    padding[0, 3:] = True
+    x = rand(2, 5, 16)
+    with torch.no_grad():
+        expected = encoder(x, src_key_padding_mask=padding)
+        actual = encoder.to("tpu")(x.to("tpu"), src_key_padding_mask=padding.to("tpu"))
+    torch.testing.assert_close(actual.cpu()[~padding], expected[~padding], rtol=2e-5, atol=2e-5)
+
+
+def test_multi_head_layer_for_inference() -> None:
+    layer = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    x, padding = rand(2, 5, 8), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    for average in (True, False):
+        with torch.no_grad():
+            expected = layer.cpu()(x, x, x, padding, average_attn_weights=average)
+            y = x.to("tpu")
+            actual = layer.to("tpu")(y, y, y, padding.to("tpu"), average_attn_weights=average)
+        for ours, theirs in zip(actual, expected, strict=True):
+            torch.testing.assert_close(ours.cpu(), theirs, rtol=2e-5, atol=2e-5)
