@@ -17,7 +17,7 @@
 namespace torus {
 namespace {
 
-enum class Kind : uint8_t { Ignored, Tensor, TensorList, Number, Ints, Doubles, Scalars, Bools, String, Dtype, Generator };
+enum class Kind : uint8_t { Ignored, Tensor, TensorList, Indices, Number, Ints, Doubles, Scalars, Bools, String, Dtype, Generator };
 enum class Form : uint8_t { Functional, InPlace, Out };
 
 struct Record {
@@ -51,7 +51,7 @@ Kind kind_of_type(const c10::Type &type) {
 
 Kind kind_of_list(const c10::Type &element) {
   switch (element.kind()) {
-    case c10::TypeKind::OptionalType:
+    case c10::TypeKind::OptionalType: return Kind::Indices;  // Tensor?[]: only indexing has it
     case c10::TypeKind::TensorType: return Kind::TensorList;
     case c10::TypeKind::IntType:
     case c10::TypeKind::SymIntType: return Kind::Ints;
@@ -180,7 +180,7 @@ class Arguments {
     view.number = number_of(t.item());
   }
 
-  void convert_list(const c10::IValue &v, torus_arg_t &arg) {
+  void convert_list(const c10::IValue &v, Kind kind, torus_arg_t &arg) {
     const auto list = v.toListRef();
     arg.tag = TORUS_ARG_TENSORS;
     arg.count = static_cast<int>(list.size());
@@ -189,8 +189,7 @@ class Arguments {
       torus_view_t &view = *next_view_++;
       if (!e.isTensor() || !e.toTensor().defined()) {
         view.rank = -1;
-      } else if (e.toTensor().is_cpu()) {
-        // Indexing takes CPU indices.
+      } else if (kind == Kind::Indices && e.toTensor().is_cpu()) {
         scratch.moved.push_back(e.toTensor().to(at::Device(kTpu, static_cast<c10::DeviceIndex>(device))));
         view = view_of(scratch.moved.back());
       } else {
@@ -230,7 +229,8 @@ class Arguments {
         fill_view(v.toTensor(), *next_view_++);
         return;
       }
-      case Kind::TensorList: convert_list(v, arg); return;
+      case Kind::TensorList:
+      case Kind::Indices: convert_list(v, kind, arg); return;
       case Kind::Number:
         arg.tag = TORUS_ARG_NUMBER;
         arg.as.number = v.isInt() ? torus_number_t{torus_number_t::TORUS_NUMBER_INT, v.toInt(), 0, 0} : number_of(v.toScalar());
@@ -327,31 +327,65 @@ void push_written(const Record &record, at::ArrayRef<c10::IValue> arguments, siz
 
 // ---- errors ----
 
-c10::IValue to_meta(const c10::IValue &v) {
-  const auto meta = [](const at::Tensor &t) {
-    if (!t.defined() || (t.is_cpu() && t.dim() == 0)) return t;
-    return at::empty_strided(t.sizes(), t.strides(), t.options().device(at::kMeta));
-  };
-  if (v.isTensor()) return meta(v.toTensor());
+constexpr size_t kMostStandInBytes = 1 << 24;
+
+size_t storage_bytes(const c10::IValue &v) {
+  if (v.isTensor()) return v.toTensor().defined() ? v.toTensor().storage().nbytes() : 0;
+  size_t bytes = 0;
+  if (v.isTensorList() || v.isList()) {
+    for (const c10::IValue &e : v.toListRef()) bytes += storage_bytes(e);
+  }
+  return bytes;
+}
+
+at::Tensor stand_in(const at::Tensor &t, at::Device device) {
+  if (!t.defined() || t.is_cpu()) return t;
+  at::Tensor other = at::empty_strided(t.sizes(), t.strides(), t.options().device(device));
+  if (device.is_cpu()) other.zero_();
+  if (t.unsafeGetTensorImpl()->is_wrapped_number()) other.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return other;
+}
+
+// The argument with tensors, and devices, replaced.
+c10::IValue stand_in(const c10::IValue &v, at::Device device) {
+  if (v.isTensor()) return stand_in(v.toTensor(), device);
+  if (v.isDevice()) return device;
+  if (v.isGenerator()) return {};
   if (v.isTensorList()) {
     std::vector<at::Tensor> list;
-    for (const at::Tensor &t : v.toTensorVector()) list.push_back(meta(t));
+    for (const at::Tensor &t : v.toTensorVector()) list.push_back(stand_in(t, device));
+    return list;
+  }
+  if (v.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const std::optional<at::Tensor> &t : v.toOptionalTensorVector()) {
+      list.push_back(t ? std::optional<at::Tensor>(stand_in(*t, device)) : std::nullopt);
+    }
     return list;
   }
   return v;
 }
 
-// PyTorch words the error itself: the same call on meta tensors fails with its own text and type.
+// PyTorch words the error itself: the same call on stand-ins fails with its own text and type. The
+// CPU tells more than the meta device, which costs no memory however large the tensors are.
 [[noreturn]] void raise_as_pytorch(const c10::OperatorHandle &op, at::ArrayRef<c10::IValue> arguments,
                                    const Record &record, torus_status_t status) {
   const std::string own = torus_status_message(status);
   if (torus_status_code(status) == TORUS_STATUS_INVALID_ARGUMENT || torus_status_code(status) == TORUS_STATUS_OUT_OF_RANGE) {
-    torch::jit::Stack meta;
+    size_t bytes = 0;
+    for (const c10::IValue &v : arguments) bytes += storage_bytes(v);
+    const bool is_small = bytes <= kMostStandInBytes && record.generator < 0;
+    const at::Device device(is_small ? at::kCPU : at::kMeta);
+    torch::jit::Stack stack;
     try {
-      for (const c10::IValue &v : arguments) meta.push_back(to_meta(v));
-      op.callBoxed(&meta);
+      for (const c10::IValue &v : arguments) stack.push_back(stand_in(v, device));
+      op.callBoxed(&stack);
     } catch (const c10::NotImplementedError &) {
-      // No meta kernel: our own words follow.
+      // The CPU lacks the type as well; without a meta kernel our own words follow.
+      if (is_small) {
+        torus_status_free(status);
+        throw;
+      }
     } catch (const c10::Error &) {
       torus_status_free(status);
       throw;

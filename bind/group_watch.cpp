@@ -25,9 +25,9 @@ std::string joined(const std::vector<std::string> &parts) {
 
 }  // namespace
 
-GroupWatch::GroupWatch(const c10::intrusive_ptr<c10d::Store> &store, int rank, int size)
-    : rank_(rank), size_(size) {
-  if (size <= 1) return;
+GroupWatch::GroupWatch(const c10::intrusive_ptr<c10d::Store> &store, int rank, std::vector<int64_t> ranks)
+    : rank_(rank), size_(static_cast<int>(ranks.size())), ranks_(std::move(ranks)) {
+  if (size_ <= 1) return;
   try {
     store_ = store->clone();
     store_->setTimeout(kStoreReply);
@@ -85,7 +85,7 @@ bool GroupWatch::publish(const std::string &text) {
   }
 }
 
-// A short collective is over before the first beat and costs the store nothing.
+// At most one write each beat, and none while nothing is pending.
 void GroupWatch::run() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!is_stopped_) {
@@ -152,7 +152,7 @@ std::string GroupWatch::explain(uint64_t number) {
   for (int rank = 0; rank < size_; ++rank) {
     if (rank == rank_) continue;
     const Position &now = after[rank];
-    const std::string name = "rank " + std::to_string(rank);
+    const std::string name = "rank " + std::to_string(ranks_[rank]);
     const std::string last = now.number > 0 ? " (last seen in collective " + std::to_string(now.number) + ", " + now.what + ")" : "";
     if (now.has_left) {
       append(text, name + " has left the group" + last);

@@ -12,12 +12,14 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace torus {
 
 class GroupWatch {
  public:
-  GroupWatch(const c10::intrusive_ptr<c10d::Store> &store, int rank, int size);
+  // |ranks| are the members' ranks in the whole job, which is how messages name them.
+  GroupWatch(const c10::intrusive_ptr<c10d::Store> &store, int rank, std::vector<int64_t> ranks);
   ~GroupWatch();
   GroupWatch(const GroupWatch &) = delete;
   GroupWatch &operator=(const GroupWatch &) = delete;
@@ -50,6 +52,7 @@ class GroupWatch {
 
   const int rank_;
   const int size_;
+  const std::vector<int64_t> ranks_;
   c10::intrusive_ptr<c10d::Store> store_;  // own connection; null when it cannot be had
   std::mutex store_mutex_;
   std::mutex mutex_;

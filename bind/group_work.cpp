@@ -2,16 +2,15 @@
 #include "group_work.h"
 
 #include <ATen/core/ivalue.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
+
+#include <algorithm>
 
 #include "runtime.h"
 
 namespace torus {
 namespace {
 
-// Delivery may run on a thread that took over the caller's dispatch modes; the copies it makes are
-// none of their business, and Python must not run there.
 c10::impl::LocalDispatchKeySet plain_dispatch() {
   return {c10::default_included_set,
           c10::default_excluded_set | c10::autograd_dispatch_keyset | c10::autocast_dispatch_keyset |
@@ -21,7 +20,7 @@ c10::impl::LocalDispatchKeySet plain_dispatch() {
 
 void run_delivery(Deliver &deliver) {
   if (!deliver) return;
-  const c10::impl::ForceDispatchKeyGuard guard(plain_dispatch());
+  const PlainDispatch plain;
   Deliver once = std::move(deliver);
   deliver = nullptr;
   once();
@@ -74,6 +73,8 @@ const char *title_of(const WorkLabel &label) {
 }
 
 }  // namespace
+
+PlainDispatch::PlainDispatch() : guard_(plain_dispatch()) {}
 
 // ---- collectives ----
 

@@ -2,6 +2,7 @@
 // The handle of one collective that moves through host memory.
 #pragma once
 
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <atomic>
@@ -23,6 +24,16 @@ struct WorkLabel {
 
 using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
 using Deliver = std::function<void()>;
+
+// Inside a backend the caller's dispatch modes and autograd have had their say. What a collective
+// does on the host, often on another thread, is none of their business, and must not run Python.
+class PlainDispatch {
+ public:
+  PlainDispatch();
+
+ private:
+  c10::impl::ForceDispatchKeyGuard guard_;
+};
 
 // Ends when all host works have ended and |deliver| has put the results on the device; it runs on
 // the thread that ends the last of them.

@@ -48,6 +48,12 @@ at::Tensor empty_memory_format(at::IntArrayRef sizes, std::optional<at::ScalarTy
   return empty_tensor(sizes, strides, at::dtype_or_default(dtype), device_of(device));
 }
 
+// Zeros without memory are an optimisation of PyTorch's; plain ones mean the same.
+at::Tensor efficient_zeros(at::IntArrayRef sizes, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                           std::optional<at::Device> device, std::optional<bool> pin_memory) {
+  return empty_memory_format(sizes, dtype, layout, device, pin_memory, std::nullopt).zero_();
+}
+
 at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, std::optional<at::ScalarType> dtype,
                          std::optional<at::Layout> layout, std::optional<at::Device> device, std::optional<bool>) {
   reject_layout(layout);
@@ -162,6 +168,7 @@ void register_tensor_kernels() {
   static torch::Library *const m = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   m->impl("empty.memory_format", &empty_memory_format);
   m->impl("empty_strided", &empty_strided);
+  m->impl("_efficientzerotensor", &efficient_zeros);
   m->impl("resize_", &resize_);
   m->impl("set_.source_Storage", &set_storage);
   m->impl("set_.source_Storage_storage_offset", &set_storage_offset);

@@ -7,6 +7,7 @@
 #include "dispatch.h"
 #include "fallback.h"
 #include "generator.h"
+#include "group.h"
 #include "hooks.h"
 #include "kernels.h"
 #include "runtime.h"
@@ -184,4 +185,5 @@ PYBIND11_MODULE(_C, m) {
   torus::define_modes(m);
   torus::define_figures(m);
   torus::define_random(m);
+  torus::define_groups(m);
 }

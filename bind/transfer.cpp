@@ -24,10 +24,9 @@ struct ValueHolder {
 std::vector<int64_t> memory_order(const at::Tensor &t) {
   std::vector<int64_t> order(t.dim());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-    if (t.size(a) == 1 || t.size(b) == 1) return false;
-    return t.stride(a) > t.stride(b);
-  });
+  // Where a dimension of size 1 goes does not matter, but it must be comparable with all others.
+  const auto step = [&](int64_t d) { return t.size(d) == 1 ? 0 : t.stride(d); };
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return step(a) > step(b); });
   return order;
 }
 

@@ -135,7 +135,7 @@ def _configure(extension: ModuleType) -> bool:
 
 def _register_python(torch: ModuleType) -> None:
     """Add torch.tpu, torch.backends.tpu, Tensor.tpu() and their like, and the tensor printer."""
-    from torch_tpu import _repr, backends, tpu
+    from torch_tpu import _repr, backends, distributed, tpu
 
     if getattr(torch, _BACKEND, None) is not tpu:
         torch._register_device_module(_BACKEND, tpu)
@@ -147,6 +147,7 @@ def _register_python(torch: ModuleType) -> None:
         torch.utils.generate_methods_for_privateuse1_backend(
             for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
         )
+    distributed.register()
     _repr.install()
 
 

@@ -2,8 +2,12 @@
 /* Programs by structure. An entry holds the variants compiled for one structure: each has some soft
  * numbers promoted to run-time arguments and the others built in. A look-up that finds the structure
  * with another number compiles one more variant in which every number seen to differ is promoted. */
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <inttypes.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/hash.h"
 #include "engine/engine_internal.h"
@@ -39,9 +43,28 @@ static torus_status_t no_memory(void) {
   return torus_status_make(TORUS_STATUS_RESOURCE_EXHAUSTED, "out of host memory for a program");
 }
 
+static const char own_file_hash_anchor = 0; /* an address inside this library */
+
+/* Hash of the file this code was loaded from: another build may print other programs for one key. */
+static uint64_t own_file_hash(void) {
+  Dl_info info;
+  if (dladdr(&own_file_hash_anchor, &info) == 0 || info.dli_fname == NULL) return 0;
+  const int file = open(info.dli_fname, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return 0;
+  uint64_t hash = 0;
+  char *bytes = torus_alloc(1 << 16);
+  for (ssize_t n; bytes != NULL && (n = read(file, bytes, 1 << 16)) > 0;) {
+    hash = torus_hash_bytes(bytes, (size_t)n, hash);
+  }
+  torus_free(bytes);
+  close(file);
+  return hash;
+}
+
 static char *make_identity(torus_engine_t *engine) {
   torus_strbuf_t text = {0};
-  torus_strbuf_printf(&text, "torus 1\n%s\n%s\n", torus_client_platform(engine->client),
+  torus_strbuf_printf(&text, "torus %" PRIx64 "\n%s\n%s\n", own_file_hash(),
+                      torus_client_platform(engine->client),
                       torus_client_platform_version(engine->client));
   int major, minor;
   torus_client_api_version(engine->client, &major, &minor);

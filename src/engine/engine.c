@@ -53,6 +53,7 @@ torus_status_t torus_engine_create(torus_client_t *client, const torus_engine_op
   pthread_mutex_init(&engine->lock, NULL);
   pthread_cond_init(&engine->work, NULL);
   pthread_cond_init(&engine->done, NULL);
+  engine->wake_at = UINT64_MAX;
   status = start(engine, options);
   if (status == TORUS_OK) {
     *out_engine = engine;
@@ -118,9 +119,7 @@ torus_status_t torus_device_unlock(torus_engine_t *engine, int device, torus_mod
 static void wait_for_queue(torus_engine_t *engine) {
   pthread_mutex_lock(&engine->lock);
   const uint64_t ticket = engine->enqueued;
-  engine->waiters += 1;
-  while (engine->finished < ticket) pthread_cond_wait(&engine->done, &engine->lock);
-  engine->waiters -= 1;
+  torus_engine_wait_ticket(engine, ticket);
   pthread_mutex_unlock(&engine->lock);
 }
 

@@ -28,6 +28,7 @@ struct torus_value {
   int device;
   torus_dtype_t dtype;
   int rank;
+  uint64_t ticket;           /* QUEUED: of its job */
   hlo_t node;                /* OPEN: its node */
   hlo_t parameter;           /* its node as an input of window |parameter_window| */
   uint64_t parameter_window;
@@ -109,11 +110,11 @@ struct torus_engine {
   int device_count;
   pthread_mutex_t lock;
   pthread_cond_t work;       /* a job came, or shutdown */
-  pthread_cond_t done;       /* a job ended */
+  pthread_cond_t done;       /* |finished| has reached |wake_at| */
   pthread_t worker;
   bool has_worker;           /* started and not joined */
   bool worker_waits;         /* the worker sleeps on |work| */
-  int waiters;               /* threads on |done| */
+  uint64_t wake_at;          /* least ticket that a thread on |done| waits for */
   bool is_shut_down;
   torus_job_t *first, *last;
   size_t queued;             /* jobs not finished */
@@ -168,6 +169,9 @@ hlo_t torus_view_node(torus_device_t *device, const torus_view_t *view);
 void *torus_worker_main(void *engine);
 torus_status_t torus_engine_enqueue(torus_engine_t *engine, torus_job_t *job);
 void torus_job_destroy(torus_job_t *job);
+/* Waits until |ticket| jobs have ended. Waking at each job would cost more than the job. With
+ * engine.lock held. */
+void torus_engine_wait_ticket(torus_engine_t *engine, uint64_t ticket);
 
 /* ---- check.c ---- */
 /* The check vector of a window with checks; HLO_NONE with an error in the graph on failure. */

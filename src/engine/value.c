@@ -85,11 +85,9 @@ torus_status_t torus_value_wait(torus_value_t *value) {
   TORUS_TRY(close_if_open(value));
   torus_engine_t *engine = value->engine;
   pthread_mutex_lock(&engine->lock);
-  engine->waiters += 1;
-  while (atomic_load(&value->state) == TORUS_VALUE_QUEUED) {
-    pthread_cond_wait(&engine->done, &engine->lock);
+  if (atomic_load(&value->state) == TORUS_VALUE_QUEUED) {
+    torus_engine_wait_ticket(engine, value->ticket);
   }
-  engine->waiters -= 1;
   pthread_mutex_unlock(&engine->lock);
   if (atomic_load(&value->state) != TORUS_VALUE_FAILED) return TORUS_OK;
   torus_engine_drop_failure(engine, value->device);

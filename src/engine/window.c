@@ -149,9 +149,6 @@ static torus_status_t dispatch(torus_engine_t *engine, int device) {
     torus_free(job);
     return status;
   }
-  for (size_t i = 0; i < d->window.value_count; ++i) {
-    atomic_store(&d->window.values[i]->state, TORUS_VALUE_QUEUED);
-  }
   next.rolling = next.start = d->window.rolling;
   job->window = d->window;
   d->window = next;

@@ -13,6 +13,13 @@ void torus_job_destroy(torus_job_t *job) {
   torus_free(job);
 }
 
+void torus_engine_wait_ticket(torus_engine_t *engine, uint64_t ticket) {
+  while (engine->finished < ticket && !(engine->is_shut_down && engine->queued == 0)) {
+    if (ticket < engine->wake_at) engine->wake_at = ticket;
+    pthread_cond_wait(&engine->done, &engine->lock);
+  }
+}
+
 static void fail_values(torus_window_t *window, torus_status_t status) {
   for (size_t i = 0; i < window->value_count; ++i) {
     window->values[i]->error = torus_status_clone(status);
@@ -22,11 +29,9 @@ static void fail_values(torus_window_t *window, torus_status_t status) {
 
 torus_status_t torus_engine_enqueue(torus_engine_t *engine, torus_job_t *job) {
   pthread_mutex_lock(&engine->lock);
-  engine->waiters += 1;
-  while (engine->queued >= MOST_QUEUED && !engine->is_shut_down) {
-    pthread_cond_wait(&engine->done, &engine->lock);
+  if (engine->queued >= MOST_QUEUED) {
+    torus_engine_wait_ticket(engine, engine->enqueued - MOST_QUEUED / 2);
   }
-  engine->waiters -= 1;
   torus_status_t status = TORUS_OK;
   if (engine->is_shut_down) {
     status = torus_status_make(TORUS_STATUS_FAILED_PRECONDITION, "the TPU engine was shut down");
@@ -36,6 +41,10 @@ torus_status_t torus_engine_enqueue(torus_engine_t *engine, torus_job_t *job) {
     engine->last = job;
     engine->queued += 1;
     engine->enqueued += 1;
+    for (size_t i = 0; i < job->window.value_count; ++i) {
+      job->window.values[i]->ticket = engine->enqueued;
+      atomic_store(&job->window.values[i]->state, TORUS_VALUE_QUEUED);
+    }
     engine->metrics.windows += 1;
     engine->metrics.operators += (int64_t)job->window.op_count;
     if (engine->worker_waits) pthread_cond_signal(&engine->work);
@@ -197,7 +206,10 @@ static void recycle(torus_engine_t *engine, torus_job_t *job) {
   }
   engine->queued -= 1;
   engine->finished += 1;
-  if (engine->waiters > 0) pthread_cond_broadcast(&engine->done);
+  if (engine->finished >= engine->wake_at) {
+    engine->wake_at = UINT64_MAX; /* those that wait for more say so again */
+    pthread_cond_broadcast(&engine->done);
+  }
   pthread_mutex_unlock(&engine->lock);
   hlo_graph_destroy(graph);
 }

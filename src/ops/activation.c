@@ -2,7 +2,8 @@
 /* Activation functions and their derivatives.
  *
  * Half types are computed in float32 and rounded once, as PyTorch does on CPU. The backward
- * operators take the gradient first; the letters are dy for it, x for the input, y for the output. */
+ * operators take the gradient first; the letters are dy for it, x for the input, y for the output.
+ */
 #include <math.h>
 
 #include "ops/math.h"
@@ -65,7 +66,9 @@ static hlo_t gate(hlo_graph_t *g, hlo_t keep, hlo_t dy) {
   return hlo_select(g, keep, dy, constant(g, dy, 0));
 }
 
-static hlo_t one_minus(hlo_graph_t *g, hlo_t x) { return hlo_subtract(g, constant(g, x, 1), x); }
+static hlo_t one_minus(hlo_graph_t *g, hlo_t x) {
+  return hlo_subtract(g, constant(g, x, 1), x);
+}
 
 /* ---- functions of x alone ---- */
 
@@ -89,7 +92,9 @@ static hlo_t gelu_tanh(hlo_graph_t *g, hlo_t x) {
   return hlo_multiply(g, half, hlo_add_f(g, gelu_tanh_inner(g, x), 1));
 }
 
-static hlo_t silu(hlo_graph_t *g, hlo_t x) { return hlo_multiply(g, x, math_sigmoid(g, x)); }
+static hlo_t silu(hlo_graph_t *g, hlo_t x) {
+  return hlo_multiply(g, x, math_sigmoid(g, x));
+}
 
 /* log(1 + e^x) without overflow. */
 static hlo_t softplus(hlo_graph_t *g, hlo_t x) {
@@ -137,7 +142,8 @@ static int gelu_kind(torus_call_t *call, int i) {
   const char *name = op_string(call, i);
   if (name != NULL && name[0] == 't') return 1;
   if (name == NULL || name[0] == 'n') return 0;
-  op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "approximate argument must be either none or tanh.");
+  op_error(call, TORUS_STATUS_INVALID_ARGUMENT,
+           "approximate argument must be either none or tanh.");
   return -1;
 }
 
@@ -314,7 +320,9 @@ static void backward(torus_call_t *call, hlo_graph_t *g, math_unary_fn slope) {
 }
 
 #define ACTIVATION_BACKWARD(name, slope)                                                           \
-  TORUS_OP(name##_backward, #name "_backward", TORUS_OP_POINTWISE) { backward(call, g, slope); }
+  TORUS_OP(name##_backward, #name "_backward", TORUS_OP_POINTWISE) {                               \
+    backward(call, g, slope);                                                                      \
+  }
 ACTIVATION_BACKWARD(silu, silu_slope)
 ACTIVATION_BACKWARD(mish, mish_slope)
 ACTIVATION_BACKWARD(sigmoid, sigmoid_slope)
@@ -391,8 +399,7 @@ GRADIENT(logit_backward, TORUS_OP_POINTWISE) {
   hlo_t y = hlo_divide(g, in.dy, slope);
   hlo_t low = hlo_soft(g, hlo_dtype(g, in.x), eps < 0 ? 0 : eps);
   hlo_t high = hlo_soft(g, hlo_dtype(g, in.x), eps < 0 ? 1 : 1 - eps);
-  hlo_t outside = hlo_or(g, hlo_compare(g, HLO_LT, in.x, low),
-                         hlo_compare(g, HLO_GT, in.x, high));
+  hlo_t outside = hlo_or(g, hlo_compare(g, HLO_LT, in.x, low), hlo_compare(g, HLO_GT, in.x, high));
   return hlo_select(g, outside, constant(g, in.x, eps < 0 ? (double)NAN : 0), y);
 }
 
@@ -421,7 +428,8 @@ TORUS_OP(prelu_backward, "_prelu_kernel_backward", TORUS_OP_POINTWISE) {
   torus_dtype_t dtype = op_result_type(call, (const int[]){0, 1, 2}, 3);
   if (op_failed(call)) return;
   hlo_t xs[3]; /* dy, x, weight */
-  for (int i = 0; i < 3; i++) xs[i] = op_tensor_as(call, i, op_accumulate_type(dtype));
+  for (int i = 0; i < 3; i++)
+    xs[i] = op_tensor_as(call, i, op_accumulate_type(dtype));
   math_broadcast(g, xs, 3);
   hlo_t above = hlo_compare_f(g, HLO_GT, xs[1], 0);
   hlo_t dx = hlo_select(g, above, xs[0], hlo_multiply(g, xs[2], xs[0]));

@@ -45,8 +45,9 @@ static bool read_nll(torus_call_t *call, hlo_graph_t *g, int first, nll_t *out) 
   torus_dtype_t dtype = op_tensor_dtype(call, first);
   int rank = op_tensor_rank(call, first);
   if (!torus_dtype_is_float(dtype) || rank < 1 || op_tensor_rank(call, first + 1) != rank - 1) {
-    op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "nll_loss of %s, rank %d, with targets of rank %d",
-             torus_dtype_name(dtype), rank, op_tensor_rank(call, first + 1));
+    op_error(call, TORUS_STATUS_INVALID_ARGUMENT,
+             "nll_loss of %s, rank %d, with targets of rank %d", torus_dtype_name(dtype), rank,
+             op_tensor_rank(call, first + 1));
     return false;
   }
   out->dim = rank == 1 ? 0 : 1;
@@ -96,10 +97,18 @@ static void nll_backward(torus_call_t *call, hlo_graph_t *g) {
   op_return(call, 0, hlo_convert(g, dx, op_tensor_dtype(call, 1)));
 }
 
-TORUS_OP(nll_loss_forward, "nll_loss_forward", 0) { nll_forward(call, g); }
-TORUS_OP(nll_loss2d_forward, "nll_loss2d_forward", 0) { nll_forward(call, g); }
-TORUS_OP(nll_loss_backward, "nll_loss_backward", 0) { nll_backward(call, g); }
-TORUS_OP(nll_loss2d_backward, "nll_loss2d_backward", 0) { nll_backward(call, g); }
+TORUS_OP(nll_loss_forward, "nll_loss_forward", 0) {
+  nll_forward(call, g);
+}
+TORUS_OP(nll_loss2d_forward, "nll_loss2d_forward", 0) {
+  nll_forward(call, g);
+}
+TORUS_OP(nll_loss_backward, "nll_loss_backward", 0) {
+  nll_backward(call, g);
+}
+TORUS_OP(nll_loss2d_backward, "nll_loss2d_backward", 0) {
+  nll_backward(call, g);
+}
 
 /* ---- samples by classes ---- */
 
@@ -119,7 +128,8 @@ static hlo_t read_rows(torus_call_t *call, hlo_graph_t *g, int i, torus_dtype_t 
 static hlo_t reshape_like(torus_call_t *call, hlo_graph_t *g, hlo_t x, int i) {
   int64_t dims[2] = {0, 0};
   int rank = op_tensor_rank(call, i);
-  for (int d = 0; d < rank && d < 2; d++) dims[d] = op_tensor_dim(call, i, d);
+  for (int d = 0; d < rank && d < 2; d++)
+    dims[d] = op_tensor_dim(call, i, d);
   return hlo_convert(g, hlo_reshape(g, x, rank, dims), op_tensor_dtype(call, i));
 }
 
@@ -243,8 +253,8 @@ static bool read_labels(torus_call_t *call, hlo_graph_t *g, int first, labels_t 
   out->is_target = find_targets(g, out);
   hlo_t own = hlo_take_along(g, out->x, 1, out->target);
   hlo_t slack = hlo_subtract(g, over_pairs(g, out->x, 1), over_pairs(g, own, 2));
-  hlo_t counts = hlo_and(g, over_pairs(g, out->valid, 2),
-                         hlo_not(g, over_pairs(g, out->is_target, 1)));
+  hlo_t counts =
+      hlo_and(g, over_pairs(g, out->valid, 2), hlo_not(g, over_pairs(g, out->is_target, 1)));
   slack = math_relu(g, hlo_add_f(g, slack, 1));
   out->slack = hlo_select(g, counts, slack, constant(g, slack, 0));
   return !op_failed(call);

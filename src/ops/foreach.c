@@ -137,7 +137,9 @@ static void foreach_same(torus_call_t *call, hlo_graph_t *g, math_unary_fn fn) {
 }
 
 #define FOREACH_FLOAT(name, fn)                                                                    \
-  TORUS_OP(foreach_##name, "_foreach_" #name, 0) { foreach_float(call, g, fn); }
+  TORUS_OP(foreach_##name, "_foreach_" #name, 0) {                                                 \
+    foreach_float(call, g, fn);                                                                    \
+  }
 FOREACH_FLOAT(acos, hlo_acos)
 FOREACH_FLOAT(asin, hlo_asin)
 FOREACH_FLOAT(atan, hlo_atan)
@@ -165,10 +167,14 @@ static hlo_t zero_of(hlo_graph_t *g, hlo_t x) {
   return hlo_full_like(g, x, TORUS_DTYPE_INVALID, 0);
 }
 
-static hlo_t copy_of(hlo_graph_t *g __attribute__((unused)), hlo_t x) { return x; }
+static hlo_t copy_of(hlo_graph_t *g __attribute__((unused)), hlo_t x) {
+  return x;
+}
 
 #define FOREACH_SAME(name, fn)                                                                     \
-  TORUS_OP(foreach_##name, "_foreach_" #name, 0) { foreach_same(call, g, fn); }
+  TORUS_OP(foreach_##name, "_foreach_" #name, 0) {                                                 \
+    foreach_same(call, g, fn);                                                                     \
+  }
 FOREACH_SAME(abs, math_abs)
 FOREACH_SAME(ceil, math_ceil)
 FOREACH_SAME(clone, copy_of)
@@ -296,7 +302,8 @@ static void foreach_add_combined(torus_call_t *call, hlo_graph_t *g, source_t so
     dtype = promote(dtype, op_list_dtype(call, 2, k), false);
     torus_dtype_t wide = op_accumulate_type(dtype);
     xs[0] = hlo_convert(g, xs[0], wide);
-    for (int i = 1; i <= 2; i++) xs[i] = element(call, g, &ops[i - 1], k, wide);
+    for (int i = 1; i <= 2; i++)
+      xs[i] = element(call, g, &ops[i - 1], k, wide);
     math_broadcast(g, xs, 3);
     hlo_t term = hlo_multiply(g, element(call, g, &ops[2], k, wide), xs[1]);
     return_element(call, g, k, hlo_add(g, xs[0], combine(g, term, xs[2])), dtype);
@@ -329,8 +336,12 @@ static void foreach_lerp(torus_call_t *call, hlo_graph_t *g, source_t source) {
   }
 }
 
-TORUS_OP(foreach_lerp_list, "_foreach_lerp.List", 0) { foreach_lerp(call, g, FROM_LIST); }
-TORUS_OP(foreach_lerp_scalar, "_foreach_lerp.Scalar", 0) { foreach_lerp(call, g, FROM_SCALAR); }
+TORUS_OP(foreach_lerp_list, "_foreach_lerp.List", 0) {
+  foreach_lerp(call, g, FROM_LIST);
+}
+TORUS_OP(foreach_lerp_scalar, "_foreach_lerp.Scalar", 0) {
+  foreach_lerp(call, g, FROM_SCALAR);
+}
 TORUS_OP(foreach_lerp_scalars, "_foreach_lerp.ScalarList", 0) {
   foreach_lerp(call, g, FROM_SCALARS);
 }
@@ -380,15 +391,20 @@ static void foreach_norm(torus_call_t *call, hlo_graph_t *g, norm_fn fn) {
   }
 }
 
-TORUS_OP(foreach_norm, "_foreach_norm.Scalar", 0) { foreach_norm(call, g, norm); }
-TORUS_OP(foreach_powsum, "_foreach_powsum.Scalar", 0) { foreach_norm(call, g, power_sum); }
+TORUS_OP(foreach_norm, "_foreach_norm.Scalar", 0) {
+  foreach_norm(call, g, norm);
+}
+TORUS_OP(foreach_powsum, "_foreach_powsum.Scalar", 0) {
+  foreach_norm(call, g, power_sum);
+}
 
 TORUS_OP(foreach_max, "_foreach_max", 0) {
   for (int k = 0; k < op_list_size(call, 0); k++) {
     hlo_t x = op_list_tensor(call, 0, k);
     if (hlo_numel(g, x) == 0) {
-      op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "max(): Expected reduction dim to be specified "
-                                                    "for input.numel() == 0.");
+      op_error(call, TORUS_STATUS_INVALID_ARGUMENT,
+               "max(): Expected reduction dim to be specified "
+               "for input.numel() == 0.");
       return;
     }
     op_return(call, k, hlo_reduce_all(g, HLO_REDUCE_MAXIMUM, x));

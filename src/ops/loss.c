@@ -132,7 +132,9 @@ static void check_probability(torus_call_t *call, hlo_graph_t *g, hlo_t x) {
 }
 
 /* Logarithms are held above -100, which keeps the loss finite (as documented for BCELoss). */
-static hlo_t bounded(hlo_graph_t *g, hlo_t x) { return hlo_maximum(g, x, constant(g, x, -100)); }
+static hlo_t bounded(hlo_graph_t *g, hlo_t x) {
+  return hlo_maximum(g, x, constant(g, x, -100));
+}
 
 TORUS_OP(binary_cross_entropy, "binary_cross_entropy", TORUS_OP_POINTWISE) {
   pair_t p = read_pair(call, 0);

@@ -14,4 +14,4 @@ void loss_return(torus_call_t *call, hlo_graph_t *g, hlo_t loss, int64_t reducti
 /* dy / count for a mean, else dy. */
 hlo_t loss_share(hlo_graph_t *g, hlo_t dy, int64_t reduction, int64_t count);
 
-#endif  /* TORUS_OPS_LOSS_H_ */
+#endif /* TORUS_OPS_LOSS_H_ */

@@ -6,13 +6,17 @@
 
 /* ---- types ---- */
 
-bool math_is_float(const hlo_graph_t *g, hlo_t x) { return torus_dtype_is_float(hlo_dtype(g, x)); }
+bool math_is_float(const hlo_graph_t *g, hlo_t x) {
+  return torus_dtype_is_float(hlo_dtype(g, x));
+}
 
 bool math_is_complex(const hlo_graph_t *g, hlo_t x) {
   return torus_dtype_is_complex(hlo_dtype(g, x));
 }
 
-bool math_is_bool(const hlo_graph_t *g, hlo_t x) { return hlo_dtype(g, x) == TORUS_DTYPE_BOOL; }
+bool math_is_bool(const hlo_graph_t *g, hlo_t x) {
+  return hlo_dtype(g, x) == TORUS_DTYPE_BOOL;
+}
 
 bool math_is_int(const hlo_graph_t *g, hlo_t x) {
   return torus_dtype_is_integral(hlo_dtype(g, x)) && !math_is_bool(g, x);
@@ -45,14 +49,17 @@ void math_broadcast(hlo_graph_t *g, hlo_t *xs, int count) {
     int64_t own[TORUS_MAX_RANK], both[TORUS_MAX_RANK];
     int own_rank = hlo_shape(g, xs[i], own);
     rank = hlo_broadcast_shape(g, rank, dims, own_rank, own, both);
-    for (int d = 0; d < rank; d++) dims[d] = both[d];
+    for (int d = 0; d < rank; d++)
+      dims[d] = both[d];
   }
   for (int i = 0; i < count && rank >= 0; i++) {
     if (hlo_rank(g, xs[i]) > 0) xs[i] = hlo_expand(g, xs[i], rank, dims);
   }
 }
 
-hlo_t math_sum(hlo_graph_t *g, hlo_t x) { return hlo_reduce_all(g, HLO_REDUCE_ADD, x); }
+hlo_t math_sum(hlo_graph_t *g, hlo_t x) {
+  return hlo_reduce_all(g, HLO_REDUCE_ADD, x);
+}
 
 hlo_t math_size(hlo_graph_t *g, torus_dtype_t dtype, int64_t size) {
   return torus_dtype_is_integral(dtype) ? hlo_soft_int(g, dtype, size)
@@ -65,27 +72,39 @@ hlo_t math_mean(hlo_graph_t *g, hlo_t x) {
 
 /* ---- one operand ---- */
 
-hlo_t math_abs(hlo_graph_t *g, hlo_t x) { return math_is_unsigned(g, x) ? x : hlo_abs(g, x); }
+hlo_t math_abs(hlo_graph_t *g, hlo_t x) {
+  return math_is_unsigned(g, x) ? x : hlo_abs(g, x);
+}
 
 /* Rounding an integer is a copy; |fn| refuses bool. */
 static hlo_t round_with(hlo_graph_t *g, math_unary_fn fn, hlo_t x) {
   return math_is_int(g, x) ? x : fn(g, x);
 }
 
-hlo_t math_ceil(hlo_graph_t *g, hlo_t x) { return round_with(g, hlo_ceil, x); }
+hlo_t math_ceil(hlo_graph_t *g, hlo_t x) {
+  return round_with(g, hlo_ceil, x);
+}
 
-hlo_t math_floor(hlo_graph_t *g, hlo_t x) { return round_with(g, hlo_floor, x); }
+hlo_t math_floor(hlo_graph_t *g, hlo_t x) {
+  return round_with(g, hlo_floor, x);
+}
 
-hlo_t math_round(hlo_graph_t *g, hlo_t x) { return round_with(g, hlo_round_nearest_even, x); }
+hlo_t math_round(hlo_graph_t *g, hlo_t x) {
+  return round_with(g, hlo_round_nearest_even, x);
+}
 
 /* floor |x| with the sign of x, so that -0.5 gives -0. */
 static hlo_t trunc_float(hlo_graph_t *g, hlo_t x) {
   return math_copysign(g, hlo_floor(g, hlo_abs(g, x)), x);
 }
 
-hlo_t math_trunc(hlo_graph_t *g, hlo_t x) { return round_with(g, trunc_float, x); }
+hlo_t math_trunc(hlo_graph_t *g, hlo_t x) {
+  return round_with(g, trunc_float, x);
+}
 
-hlo_t math_frac(hlo_graph_t *g, hlo_t x) { return hlo_subtract(g, x, trunc_float(g, x)); }
+hlo_t math_frac(hlo_graph_t *g, hlo_t x) {
+  return hlo_subtract(g, x, trunc_float(g, x));
+}
 
 hlo_t math_sign(hlo_graph_t *g, hlo_t x) {
   if (math_is_bool(g, x)) return x;
@@ -107,10 +126,8 @@ hlo_t math_sgn(hlo_graph_t *g, hlo_t x) {
 }
 
 hlo_t math_signbit(hlo_graph_t *g, hlo_t x) {
-  static const torus_dtype_t ints[9] = {[1] = TORUS_DTYPE_I8,
-                                        [2] = TORUS_DTYPE_I16,
-                                        [4] = TORUS_DTYPE_I32,
-                                        [8] = TORUS_DTYPE_I64};
+  static const torus_dtype_t ints[9] = {
+      [1] = TORUS_DTYPE_I8, [2] = TORUS_DTYPE_I16, [4] = TORUS_DTYPE_I32, [8] = TORUS_DTYPE_I64};
   torus_dtype_t dtype = hlo_dtype(g, x);
   if (torus_dtype_is_complex(dtype)) {
     return hlo_fail(g, TORUS_STATUS_INVALID_ARGUMENT, "signbit is not defined for complex numbers");
@@ -174,7 +191,9 @@ hlo_t math_sinc(hlo_graph_t *g, hlo_t x) {
   return hlo_select(g, hlo_compare_f(g, HLO_EQ, x, 0), hlo_const(g, hlo_dtype(g, x), 1), y);
 }
 
-hlo_t math_square(hlo_graph_t *g, hlo_t x) { return hlo_multiply(g, x, x); }
+hlo_t math_square(hlo_graph_t *g, hlo_t x) {
+  return hlo_multiply(g, x, x);
+}
 
 /* ---- two operands ---- */
 
@@ -236,9 +255,13 @@ static hlo_t skip_nan(hlo_graph_t *g, math_binary_fn fn, hlo_t x, hlo_t y) {
   return hlo_select(g, hlo_is_nan(g, y), x, without_x);
 }
 
-hlo_t math_fmax(hlo_graph_t *g, hlo_t x, hlo_t y) { return skip_nan(g, hlo_maximum, x, y); }
+hlo_t math_fmax(hlo_graph_t *g, hlo_t x, hlo_t y) {
+  return skip_nan(g, hlo_maximum, x, y);
+}
 
-hlo_t math_fmin(hlo_graph_t *g, hlo_t x, hlo_t y) { return skip_nan(g, hlo_minimum, x, y); }
+hlo_t math_fmin(hlo_graph_t *g, hlo_t x, hlo_t y) {
+  return skip_nan(g, hlo_minimum, x, y);
+}
 
 static hlo_t gcd_condition(hlo_graph_t *g, const hlo_t *state,
                            void *context __attribute__((unused))) {
@@ -305,7 +328,8 @@ static hlo_t log_add_complex(hlo_graph_t *g, hlo_t x, hlo_t y) {
   hlo_t first = hlo_compare(g, HLO_GE, hlo_real(g, x), hlo_real(g, y));
   hlo_t large = hlo_select(g, first, x, y), small = hlo_select(g, first, y, x);
   hlo_t sum = hlo_add(g, large, hlo_log1p(g, hlo_exp(g, hlo_subtract(g, small, large))));
-  hlo_t nothing = hlo_compare(g, HLO_EQ, hlo_real(g, large), hlo_lowest(g, hlo_dtype(g, hlo_real(g, x))));
+  hlo_t nothing =
+      hlo_compare(g, HLO_EQ, hlo_real(g, large), hlo_lowest(g, hlo_dtype(g, hlo_real(g, x))));
   return hlo_select(g, nothing, large, sum);
 }
 
@@ -313,7 +337,9 @@ hlo_t math_logaddexp(hlo_graph_t *g, hlo_t x, hlo_t y) {
   return math_is_complex(g, x) ? log_add_complex(g, x, y) : log_add(g, x, y, 1.0);
 }
 
-hlo_t math_logaddexp2(hlo_graph_t *g, hlo_t x, hlo_t y) { return log_add(g, x, y, M_LN2); }
+hlo_t math_logaddexp2(hlo_graph_t *g, hlo_t x, hlo_t y) {
+  return log_add(g, x, y, M_LN2);
+}
 
 hlo_t math_shift_right(hlo_graph_t *g, hlo_t x, hlo_t y) {
   return math_is_unsigned(g, x) ? hlo_shift_right_logical(g, x, y)
@@ -328,9 +354,13 @@ static hlo_t times_log(hlo_graph_t *g, math_unary_fn fn, hlo_t x, hlo_t y) {
   return hlo_select(g, hlo_is_nan(g, y), y, product);
 }
 
-hlo_t math_xlogy(hlo_graph_t *g, hlo_t x, hlo_t y) { return times_log(g, hlo_log, x, y); }
+hlo_t math_xlogy(hlo_graph_t *g, hlo_t x, hlo_t y) {
+  return times_log(g, hlo_log, x, y);
+}
 
-hlo_t math_xlog1py(hlo_graph_t *g, hlo_t x, hlo_t y) { return times_log(g, hlo_log1p, x, y); }
+hlo_t math_xlog1py(hlo_graph_t *g, hlo_t x, hlo_t y) {
+  return times_log(g, hlo_log1p, x, y);
+}
 
 /* ---- more ---- */
 

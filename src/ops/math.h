@@ -14,9 +14,9 @@ typedef hlo_t (*math_binary_fn)(hlo_graph_t *g, hlo_t x, hlo_t y);
 
 /* ---- types ---- */
 
-bool math_is_float(const hlo_graph_t *g, hlo_t x);   /* real floats */
+bool math_is_float(const hlo_graph_t *g, hlo_t x); /* real floats */
 bool math_is_complex(const hlo_graph_t *g, hlo_t x);
-bool math_is_int(const hlo_graph_t *g, hlo_t x);     /* not bool */
+bool math_is_int(const hlo_graph_t *g, hlo_t x); /* not bool */
 bool math_is_bool(const hlo_graph_t *g, hlo_t x);
 bool math_is_unsigned(const hlo_graph_t *g, hlo_t x);
 /* Largest finite value of a real float type. */
@@ -175,4 +175,4 @@ hlo_t math_polygamma(hlo_graph_t *g, int64_t order, hlo_t x);
 /* sum of coefficients[i] * T_i-like terms by Clenshaw's recurrence, as cephes' chbevl. */
 hlo_t math_chebyshev(hlo_graph_t *g, hlo_t x, const double *coefficients, int count);
 
-#endif  /* TORUS_OPS_MATH_H_ */
+#endif /* TORUS_OPS_MATH_H_ */

@@ -123,6 +123,15 @@ int64_t op_tensor_numel(const torus_call_t *call, int i) {
   return n;
 }
 
+bool op_is_contiguous(const torus_call_t *call, int i) {
+  const torus_view_t *view = view_of(call, i);
+  int64_t expected = 1;
+  bool dense = true;
+  for (int d = view->rank; d-- > 0; expected *= view->sizes[d])
+    dense &= view->sizes[d] == 1 || view->strides[d] == expected;
+  return dense || op_tensor_numel(call, i) == 0;
+}
+
 int op_list_size(const torus_call_t *call, int i) { return op_has(call, i) ? arg(call, i)->count : 0; }
 
 bool op_list_has(const torus_call_t *call, int i, int k) {

@@ -69,6 +69,8 @@ torus_dtype_t op_tensor_dtype(const torus_call_t *call, int i);
 int op_tensor_rank(const torus_call_t *call, int i);
 int64_t op_tensor_dim(const torus_call_t *call, int i, int dim);
 int64_t op_tensor_numel(const torus_call_t *call, int i);
+/* Row-major without gaps, as torch.Tensor.is_contiguous. */
+bool op_is_contiguous(const torus_call_t *call, int i);
 /* Tensor[] and Tensor?[]: length, and elements (HLO_NONE for None). */
 int op_list_size(const torus_call_t *call, int i);
 bool op_list_has(const torus_call_t *call, int i, int k);

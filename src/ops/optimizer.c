@@ -22,10 +22,10 @@ typedef struct step {
   torus_call_t *call;
   hlo_graph_t *g;
   places_t at;
-  torus_dtype_t wide;       /* type that the current parameter is computed in */
-  hlo_t plain[ARGUMENTS];   /* arguments as they are */
-  hlo_t rest[ARGUMENTS];    /* 1 - argument */
-  hlo_t log[ARGUMENTS];     /* natural logarithms of arguments */
+  torus_dtype_t wide;     /* type that the current parameter is computed in */
+  hlo_t plain[ARGUMENTS]; /* arguments as they are */
+  hlo_t rest[ARGUMENTS];  /* 1 - argument */
+  hlo_t log[ARGUMENTS];   /* natural logarithms of arguments */
 } step_t;
 
 static hlo_t argument(step_t *s, int i) {
@@ -93,7 +93,8 @@ static void select_parameter(step_t *s, int k) {
   torus_dtype_t wide = op_accumulate_type(op_list_dtype(s->call, 0, k));
   if (wide == s->wide) return;
   s->wide = wide;
-  for (int i = 0; i < ARGUMENTS; i++) s->plain[i] = s->rest[i] = s->log[i] = HLO_NONE;
+  for (int i = 0; i < ARGUMENTS; i++)
+    s->plain[i] = s->rest[i] = s->log[i] = HLO_NONE;
 }
 
 /* ---- Adam and AdamW ---- */
@@ -155,10 +156,18 @@ static void adam(torus_call_t *call, hlo_graph_t *g, bool is_decoupled) {
   }
 }
 
-TORUS_OP(fused_adam, "_fused_adam_", 0) { adam(call, g, false); }
-TORUS_OP(fused_adam_tensor_lr, "_fused_adam_.tensor_lr", 0) { adam(call, g, false); }
-TORUS_OP(fused_adamw, "_fused_adamw_", 0) { adam(call, g, true); }
-TORUS_OP(fused_adamw_tensor_lr, "_fused_adamw_.tensor_lr", 0) { adam(call, g, true); }
+TORUS_OP(fused_adam, "_fused_adam_", 0) {
+  adam(call, g, false);
+}
+TORUS_OP(fused_adam_tensor_lr, "_fused_adam_.tensor_lr", 0) {
+  adam(call, g, false);
+}
+TORUS_OP(fused_adamw, "_fused_adamw_", 0) {
+  adam(call, g, true);
+}
+TORUS_OP(fused_adamw_tensor_lr, "_fused_adamw_.tensor_lr", 0) {
+  adam(call, g, true);
+}
 
 /* ---- SGD ---- */
 
@@ -192,8 +201,12 @@ static void sgd(torus_call_t *call, hlo_graph_t *g) {
   }
 }
 
-TORUS_OP(fused_sgd, "_fused_sgd_", 0) { sgd(call, g); }
-TORUS_OP(fused_sgd_tensor_lr, "_fused_sgd_.tensor_lr", 0) { sgd(call, g); }
+TORUS_OP(fused_sgd, "_fused_sgd_", 0) {
+  sgd(call, g);
+}
+TORUS_OP(fused_sgd_tensor_lr, "_fused_sgd_.tensor_lr", 0) {
+  sgd(call, g);
+}
 
 /* ---- Adagrad ---- */
 
@@ -224,8 +237,12 @@ static void adagrad(torus_call_t *call, hlo_graph_t *g) {
   }
 }
 
-TORUS_OP(fused_adagrad, "_fused_adagrad_", 0) { adagrad(call, g); }
-TORUS_OP(fused_adagrad_tensor_lr, "_fused_adagrad_.tensor_lr", 0) { adagrad(call, g); }
+TORUS_OP(fused_adagrad, "_fused_adagrad_", 0) {
+  adagrad(call, g);
+}
+TORUS_OP(fused_adagrad_tensor_lr, "_fused_adagrad_.tensor_lr", 0) {
+  adagrad(call, g);
+}
 
 /* ---- gradient scaling ---- */
 

@@ -3,7 +3,8 @@
  *
  *     p[k + 1] = (slope(k) x + offset(k)) p[k] - factor(k) p[k - 1].
  *
- * Degrees differ from element to element, so all go as far as the highest one and keep their own. */
+ * Degrees differ from element to element, so all go as far as the highest one and keep their own.
+ */
 #include "ops/math.h"
 
 /* One step of a recurrence: p[k + 1] from |last| = p[k], |before| = p[k - 1] and rank-0 |k|. */
@@ -12,7 +13,7 @@ typedef hlo_t (*next_fn)(hlo_graph_t *g, hlo_t x, hlo_t k, hlo_t last, hlo_t bef
 typedef struct family {
   double slope, offset; /* p[1] = slope x + offset */
   next_fn next;
-  bool is_shifted;      /* in 2 x - 1 instead of x */
+  bool is_shifted; /* in 2 x - 1 instead of x */
 } family_t;
 
 static hlo_t linear(hlo_graph_t *g, hlo_t x, double slope, double offset) {
@@ -57,7 +58,8 @@ static void advance(hlo_graph_t *g, const hlo_t *state, hlo_t *out_state, void *
   const family_t *family = context;
   hlo_t next = family->next(g, state[AT_X], state[AT_K], state[AT_LAST], state[AT_BEFORE]);
   hlo_t goes_on = hlo_compare(g, HLO_LT, state[AT_K], state[AT_DEGREE]);
-  for (int i = 0; i < STATE; i++) out_state[i] = state[i];
+  for (int i = 0; i < STATE; i++)
+    out_state[i] = state[i];
   out_state[AT_K] = hlo_add_f(g, state[AT_K], 1);
   out_state[AT_BEFORE] = hlo_select(g, goes_on, state[AT_LAST], state[AT_BEFORE]);
   out_state[AT_LAST] = hlo_select(g, goes_on, next, state[AT_LAST]);

@@ -10,7 +10,8 @@ static hlo_t constant(hlo_graph_t *g, hlo_t x, double value) {
 
 hlo_t math_polynomial(hlo_graph_t *g, hlo_t x, const double *coefficients, size_t count) {
   hlo_t y = hlo_full_like(g, x, TORUS_DTYPE_INVALID, coefficients[0]);
-  for (size_t i = 1; i < count; i++) y = hlo_add_f(g, hlo_multiply(g, y, x), coefficients[i]);
+  for (size_t i = 1; i < count; i++)
+    y = hlo_add_f(g, hlo_multiply(g, y, x), coefficients[i]);
   return y;
 }
 
@@ -36,7 +37,8 @@ static void zeta_add_term(hlo_graph_t *g, const hlo_t *state, hlo_t *out_state,
 }
 
 static hlo_t zeta_positive(hlo_graph_t *g, hlo_t x, hlo_t q) {
-  hlo_t nearest = hlo_add_f(g, hlo_subtract(g, q, hlo_floor(g, q)), -ZETA_TERMS), results[ZETA_STATE];
+  hlo_t nearest = hlo_add_f(g, hlo_subtract(g, q, hlo_floor(g, q)), -ZETA_TERMS),
+        results[ZETA_STATE];
   hlo_t far = hlo_compare_f(g, HLO_LT, q, -ZETA_TERMS);
   hlo_t initial[ZETA_STATE] = {[ZETA_X] = x,
                                [ZETA_BASE] = hlo_select(g, far, nearest, q),
@@ -112,26 +114,43 @@ hlo_t math_log_ndtr(hlo_graph_t *g, hlo_t x) {
 
 /* Inverse of the normal distribution function, after Cephes' ndtri.c: one rational approximation
  * around 1/2, two in sqrt(-2 log y) for the tails. */
-static const double ndtri_p0[] = {
-    -59.96335010141079, 98.00107541859997, -56.67628574690703, 13.931260938727968,
-    -1.2391658386738125};
-static const double ndtri_q0[] = {
-    1.0, 1.9544885833814176, 4.676279128988815, 86.36024213908905, -225.46268785411937,
-    200.26021238006066, -82.03722561683334, 15.90562251262117, -1.1833162112133};
+static const double ndtri_p0[] = {-59.96335010141079, 98.00107541859997, -56.67628574690703,
+                                  13.931260938727968, -1.2391658386738125};
+static const double ndtri_q0[] = {1.0,
+                                  1.9544885833814176,
+                                  4.676279128988815,
+                                  86.36024213908905,
+                                  -225.46268785411937,
+                                  200.26021238006066,
+                                  -82.03722561683334,
+                                  15.90562251262117,
+                                  -1.1833162112133};
 static const double ndtri_p1[] = {
-    4.0554489230596245, 31.525109459989388, 57.16281922464213, 44.08050738932008,
-    14.684956192885803, 2.1866330685079025, -0.1402560791713545, -0.03504246268278482,
-    -0.0008574567851546854};
-static const double ndtri_q1[] = {
-    1.0, 15.779988325646675, 45.39076351288792, 41.3172038254672, 15.04253856929075,
-    2.504649462083094, -0.14218292285478779, -0.03808064076915783, -0.0009332594808954574};
+    4.0554489230596245,  31.525109459989388,   57.16281922464213,
+    44.08050738932008,   14.684956192885803,   2.1866330685079025,
+    -0.1402560791713545, -0.03504246268278482, -0.0008574567851546854};
+static const double ndtri_q1[] = {1.0,
+                                  15.779988325646675,
+                                  45.39076351288792,
+                                  41.3172038254672,
+                                  15.04253856929075,
+                                  2.504649462083094,
+                                  -0.14218292285478779,
+                                  -0.03808064076915783,
+                                  -0.0009332594808954574};
 static const double ndtri_p2[] = {
-    3.2377489177694603, 6.915228890689842, 3.9388102529247444, 1.3330346081580755,
-    0.20148538954917908, 0.012371663481782003, 0.00030158155350823543, 2.6580697468673755e-06,
-    6.239745391849833e-09};
-static const double ndtri_q2[] = {
-    1.0, 6.02427039364742, 3.6798356385616087, 1.3770209948908132, 0.21623699359449663,
-    0.013420400608854318, 0.00032801446468212774, 2.8924786474538068e-06, 6.790194080099813e-09};
+    3.2377489177694603,     6.915228890689842,      3.9388102529247444,
+    1.3330346081580755,     0.20148538954917908,    0.012371663481782003,
+    0.00030158155350823543, 2.6580697468673755e-06, 6.239745391849833e-09};
+static const double ndtri_q2[] = {1.0,
+                                  6.02427039364742,
+                                  3.6798356385616087,
+                                  1.3770209948908132,
+                                  0.21623699359449663,
+                                  0.013420400608854318,
+                                  0.00032801446468212774,
+                                  2.8924786474538068e-06,
+                                  6.790194080099813e-09};
 
 static hlo_t fraction(hlo_graph_t *g, hlo_t x, const double *top, size_t top_count,
                       const double *bottom, size_t bottom_count) {
@@ -149,7 +168,8 @@ static hlo_t ndtri_middle(hlo_graph_t *g, hlo_t y) {
 static hlo_t ndtri_tail(hlo_graph_t *g, hlo_t y) {
   hlo_t x = hlo_sqrt(g, hlo_multiply_f(g, hlo_log(g, y), -2));
   hlo_t z = math_reciprocal(g, x);
-  hlo_t near = fraction(g, z, ndtri_p1, 9, ndtri_q1, 9), far = fraction(g, z, ndtri_p2, 9, ndtri_q2, 9);
+  hlo_t near = fraction(g, z, ndtri_p1, 9, ndtri_q1, 9),
+        far = fraction(g, z, ndtri_p2, 9, ndtri_q2, 9);
   hlo_t curve = hlo_select(g, hlo_compare_f(g, HLO_LT, x, 8), near, far);
   hlo_t straight = hlo_subtract(g, x, hlo_divide(g, hlo_log(g, x), x));
   return hlo_subtract(g, hlo_multiply(g, z, curve), straight);

@@ -2,12 +2,13 @@
 /* Choosing, clamping, interpolating and filling. */
 #include "ops/math.h"
 
-/* Tensors |first| to |first + count - 1| in the accumulation type of |dtype|, broadcast together. */
+/* Tensors |first| to |first + count - 1| in the accumulation type of |dtype|, broadcast together.
+ */
 static void read_tensors(torus_call_t *call, hlo_graph_t *g, torus_dtype_t dtype, int first,
                          int count, hlo_t *out_xs) {
   for (int i = 0; i < count; i++) {
-    out_xs[i] = op_failed(call) ? HLO_NONE
-                                : op_tensor_as(call, first + i, op_accumulate_type(dtype));
+    out_xs[i] =
+        op_failed(call) ? HLO_NONE : op_tensor_as(call, first + i, op_accumulate_type(dtype));
   }
   if (!op_failed(call)) math_broadcast(g, out_xs, count);
 }
@@ -64,7 +65,8 @@ TORUS_OP(masked_fill_tensor, "masked_fill.Tensor", TORUS_OP_POINTWISE) {
 static hlo_t fill_shape(torus_call_t *call, hlo_graph_t *g, hlo_t value) {
   int64_t dims[TORUS_MAX_RANK];
   int rank = op_tensor_rank(call, 0);
-  for (int d = 0; d < rank; d++) dims[d] = op_tensor_dim(call, 0, d);
+  for (int d = 0; d < rank; d++)
+    dims[d] = op_tensor_dim(call, 0, d);
   return hlo_splat(g, value, rank, dims);
 }
 
@@ -89,7 +91,8 @@ static torus_dtype_t clamp_type(torus_call_t *call) {
     if (op_has(call, i)) args[count++] = i;
   }
   if (count == 1) {
-    op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "At least one of 'min' or 'max' must not be None");
+    op_error(call, TORUS_STATUS_INVALID_ARGUMENT,
+             "At least one of 'min' or 'max' must not be None");
     return TORUS_DTYPE_INVALID;
   }
   return op_result_type(call, args, count);
@@ -118,10 +121,18 @@ static void clamp_one(torus_call_t *call, hlo_graph_t *g, math_binary_fn fn, boo
   op_return(call, 0, fn(g, pair[0], pair[1]));
 }
 
-TORUS_OP(clamp, "clamp", TORUS_OP_POINTWISE) { clamp_between(call, g, true); }
-TORUS_OP(clamp_tensor, "clamp.Tensor", TORUS_OP_POINTWISE) { clamp_between(call, g, false); }
-TORUS_OP(clamp_min, "clamp_min", TORUS_OP_POINTWISE) { clamp_one(call, g, hlo_maximum, true); }
-TORUS_OP(clamp_max, "clamp_max", TORUS_OP_POINTWISE) { clamp_one(call, g, hlo_minimum, true); }
+TORUS_OP(clamp, "clamp", TORUS_OP_POINTWISE) {
+  clamp_between(call, g, true);
+}
+TORUS_OP(clamp_tensor, "clamp.Tensor", TORUS_OP_POINTWISE) {
+  clamp_between(call, g, false);
+}
+TORUS_OP(clamp_min, "clamp_min", TORUS_OP_POINTWISE) {
+  clamp_one(call, g, hlo_maximum, true);
+}
+TORUS_OP(clamp_max, "clamp_max", TORUS_OP_POINTWISE) {
+  clamp_one(call, g, hlo_minimum, true);
+}
 TORUS_OP(clamp_min_tensor, "clamp_min.Tensor", TORUS_OP_POINTWISE) {
   clamp_one(call, g, hlo_maximum, false);
 }

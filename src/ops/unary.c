@@ -10,7 +10,9 @@ static void unary_float(torus_call_t *call, hlo_graph_t *g, math_unary_fn fn) {
 }
 
 #define UNARY_FLOAT(name, fn)                                                                      \
-  TORUS_OP(name, #name, TORUS_OP_POINTWISE) { unary_float(call, g, fn); }
+  TORUS_OP(name, #name, TORUS_OP_POINTWISE) {                                                      \
+    unary_float(call, g, fn);                                                                      \
+  }
 MATH_FLOAT_LIST(UNARY_FLOAT)
 UNARY_FLOAT(angle, math_angle)
 
@@ -31,9 +33,13 @@ static hlo_t is_infinity(hlo_graph_t *g, hlo_t x, bool positive) {
   return hlo_compare(g, HLO_EQ, x, positive ? hlo_highest(g, dtype) : hlo_lowest(g, dtype));
 }
 
-static hlo_t is_posinf(hlo_graph_t *g, hlo_t x) { return is_infinity(g, x, true); }
+static hlo_t is_posinf(hlo_graph_t *g, hlo_t x) {
+  return is_infinity(g, x, true);
+}
 
-static hlo_t is_neginf(hlo_graph_t *g, hlo_t x) { return is_infinity(g, x, false); }
+static hlo_t is_neginf(hlo_graph_t *g, hlo_t x) {
+  return is_infinity(g, x, false);
+}
 
 static hlo_t is_inf(hlo_graph_t *g, hlo_t x) {
   if (math_is_complex(g, x)) {
@@ -47,7 +53,9 @@ static hlo_t is_false(hlo_graph_t *g, hlo_t x) {
 }
 
 #define UNARY_TEST(name, fn)                                                                       \
-  TORUS_OP(name, #name, TORUS_OP_POINTWISE) { op_return(call, 0, fn(g, op_tensor(call, 0))); }
+  TORUS_OP(name, #name, TORUS_OP_POINTWISE) {                                                      \
+    op_return(call, 0, fn(g, op_tensor(call, 0)));                                                 \
+  }
 UNARY_TEST(isnan, hlo_is_nan)
 UNARY_TEST(isinf, is_inf)
 UNARY_TEST(isposinf, is_posinf)
