@@ -89,6 +89,15 @@ typedef struct torus_pending_check {
   size_t check_count;
 } torus_pending_check_t;
 
+/* What a soft number was when its place in the stream of operators came by last. */
+typedef struct torus_soft_memory {
+  uint64_t place;            /* hash of the operators before, the operator, and the number's rank */
+  int64_t bits;
+  bool changes;
+} torus_soft_memory_t;
+
+enum { TORUS_SOFT_MEMORIES = 4096 };
+
 typedef struct torus_device {
   pthread_mutex_t lock;
   torus_window_t window;
@@ -96,6 +105,7 @@ typedef struct torus_device {
   size_t result_capacity;
   struct torus_call_result *call_results; /* scratch of the call being lowered */
   int call_result_capacity;
+  torus_soft_memory_t soft_memory[TORUS_SOFT_MEMORIES]; /* direct-mapped by place */
   torus_buffer_t *last_result; /* smallest of the last program run here; under engine.lock */
   torus_status_t failure;      /* of a program, not told to anybody yet; under engine.lock */
   pthread_mutex_t memory_lock;

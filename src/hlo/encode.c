@@ -173,7 +173,8 @@ static void fill_softs(const hlo_graph_t *g, const hlo_live_t *live, hlo_encodin
     for (uint32_t k = 0; k < node->soft_count; k++, at++) {
       encoding->softs[at] = g->softs[node->softs + k].bits;
       encoding->soft_dtypes[at] = g->softs[node->softs + k].dtype;
-      encoding->soft_volatile[at] = node->op == HLO_OP_SOFT && node->mode == HLO_SOFT_VOLATILE;
+      encoding->soft_volatile[at] = g->softs[node->softs + k].changes ||
+                                    (node->op == HLO_OP_SOFT && node->mode == HLO_SOFT_VOLATILE);
     }
   }
 }
@@ -216,7 +217,7 @@ static size_t words_of(uint8_t dtype) {
 }
 
 static bool is_promoted(const hlo_encoding_t *encoding, const bool *promoted, size_t i) {
-  return encoding->soft_volatile[i] || (promoted && promoted[i]);
+  return promoted ? promoted[i] : encoding->soft_volatile[i];
 }
 
 size_t hlo_soft_words(const hlo_encoding_t *encoding, const bool *promoted) {

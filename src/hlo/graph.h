@@ -71,6 +71,11 @@ hlo_t hlo_soft_int(hlo_graph_t *g, torus_dtype_t dtype, int64_t value);
 /* Rank-0 numbers that differ in every call (seeds, offsets): run-time arguments from the first
  * compilation on. Integer types only. */
 hlo_t hlo_volatile_int(hlo_graph_t *g, torus_dtype_t dtype, int64_t value);
+/* The soft numbers of the graph in the order in which they were made: how many, the bits of one, and
+ * the word that one is known to change from call to call. The word is not part of the identity. */
+size_t hlo_graph_soft_count(const hlo_graph_t *g);
+int64_t hlo_graph_soft_bits(const hlo_graph_t *g, size_t index);
+void hlo_graph_expect_change(hlo_graph_t *g, size_t index);
 /* Lowest / highest value of the type: -inf/+inf for floats, False/True for bool. */
 hlo_t hlo_lowest(hlo_graph_t *g, torus_dtype_t dtype);
 hlo_t hlo_highest(hlo_graph_t *g, torus_dtype_t dtype);

@@ -93,6 +93,7 @@ enum { HLO_SOFT_STEADY, HLO_SOFT_VOLATILE };
 typedef struct hlo_soft_number {
   int64_t bits; /* integers as they are, reals as the bits of a double */
   uint8_t dtype;
+  bool changes; /* seen to differ from call to call: promoted from the first compilation on */
 } hlo_soft_number_t;
 
 struct hlo_graph {

@@ -126,6 +126,12 @@ hlo_t hlo_volatile_int(hlo_graph_t *g, torus_dtype_t dtype, int64_t value) {
   return append_soft(g, dtype, HLO_SOFT_VOLATILE, number_bits_int(dtype, value));
 }
 
+size_t hlo_graph_soft_count(const hlo_graph_t *g) { return g->soft_count; }
+
+int64_t hlo_graph_soft_bits(const hlo_graph_t *g, size_t index) { return g->softs[index].bits; }
+
+void hlo_graph_expect_change(hlo_graph_t *g, size_t index) { g->softs[index].changes = true; }
+
 /* Types without infinities have a largest number instead. */
 static double largest_float(torus_dtype_t dtype) {
   switch (dtype) {

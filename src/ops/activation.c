@@ -2,8 +2,8 @@
 /* Activation functions and their derivatives.
  *
  * Half types are computed in float32 and rounded once, as PyTorch does on CPU. The backward
- * operators take the gradient first; the letters are dy for it, x for the input, y for the output.
- */
+ * operators take the gradient first; the letters are dy for it, x for the input, y for
+ * the output. */
 #include <math.h>
 
 #include "ops/math.h"

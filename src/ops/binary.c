@@ -190,29 +190,32 @@ BINARY_FLOAT(zeta_other, "special_zeta.other_scalar", RIGHT_SCALAR, zeta)
 
 /* ---- integer division ---- */
 
-/* PyTorch on CPU refuses an integer division by zero. */
-static void check_divisor(torus_call_t *call, hlo_graph_t *g, hlo_t y) {
-  if (!math_is_int(g, y)) return;
+/* PyTorch on CPU refuses an integer division by zero. A number that is known here and not zero, as
+ * in x // 2, needs no check in the program. Zeros become ones after the check: a plugin's compiler
+ * may fold constants with the machine's own division, which traps. */
+static hlo_t checked_divisor(torus_call_t *call, hlo_graph_t *g, hlo_t y) {
+  if (!math_is_int(g, y) || op_double(call, 1) != 0) return y;
   hlo_t zeros = hlo_compare_f(g, HLO_EQ, y, 0);
-  if (hlo_rank(g, y) > 0) zeros = hlo_reduce_all(g, HLO_REDUCE_OR, zeros);
-  op_check(call, zeros, TORUS_STATUS_INVALID_ARGUMENT, "ZeroDivisionError");
+  hlo_t any = hlo_rank(g, y) > 0 ? hlo_reduce_all(g, HLO_REDUCE_OR, zeros) : zeros;
+  op_check(call, any, TORUS_STATUS_INVALID_ARGUMENT, "ZeroDivisionError");
+  return hlo_select(g, zeros, hlo_const_int(g, hlo_dtype(g, y), 1), y);
 }
 
-static bool divides(torus_call_t *call, hlo_graph_t *g, operands_t o) {
+static bool divides(torus_call_t *call, hlo_graph_t *g, operands_t *o) {
   if (op_failed(call)) return false;
-  if (o.dtype == TORUS_DTYPE_BOOL || torus_dtype_is_complex(o.dtype)) {
+  if (o->dtype == TORUS_DTYPE_BOOL || torus_dtype_is_complex(o->dtype)) {
     op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "rounded division is not defined for %s",
-             torus_dtype_name(o.dtype));
+             torus_dtype_name(o->dtype));
     return false;
   }
-  check_divisor(call, g, o.y);
+  o->y = checked_divisor(call, g, o->y);
   return true;
 }
 
 #define BINARY_DIVISION(ident, name, form, fn)                                                     \
   TORUS_OP(ident, name, TORUS_OP_POINTWISE) {                                                      \
     operands_t o = read_promoted(call, form);                                                      \
-    if (divides(call, g, o)) return_as(call, g, fn(g, o.x, o.y), o.dtype);                         \
+    if (divides(call, g, &o)) return_as(call, g, fn(g, o.x, o.y), o.dtype);                         \
   }
 BINARY_DIVISION(floor_divide, "floor_divide", BOTH_TENSORS, math_div_floor)
 BINARY_DIVISION(floor_divide_scalar, "floor_divide.Scalar", RIGHT_SCALAR, math_div_floor)
@@ -234,7 +237,7 @@ static void div_mode(torus_call_t *call, hlo_graph_t *g, form_t form) {
     return;
   }
   operands_t o = read_promoted(call, form);
-  if (!divides(call, g, o)) return;
+  if (!divides(call, g, &o)) return;
   math_binary_fn fn = mode[0] == 'f' ? math_div_floor : math_div_trunc;
   return_as(call, g, fn(g, o.x, o.y), o.dtype);
 }

@@ -2,6 +2,7 @@
 /* From a request to results: runs a lowering in the open window and lays its results out. */
 #include <string.h>
 
+#include "base/hash.h"
 #include "ops/call_internal.h"
 
 /* ---- memory order of results ---- */
@@ -231,6 +232,27 @@ static torus_status_t cut_if_due(torus_engine_t *engine, const torus_request_t *
   return TORUS_OK;
 }
 
+/* ---- numbers that change ---- */
+
+/* A learning rate, a step count, the start of a slice: where the same place in the stream brought
+ * another number last time, the number is an argument of the next program from the start, instead of
+ * costing one program with it built in and a second without. */
+static void note_number(torus_device_t *device, hlo_graph_t *g, uint64_t place, size_t index) {
+  torus_soft_memory_t *memory = &device->soft_memory[place >> 40 & (TORUS_SOFT_MEMORIES - 1)];
+  const int64_t bits = hlo_graph_soft_bits(g, index);
+  const bool is_known = memory->place == place;
+  const bool changes = is_known && (memory->changes || memory->bits != bits);
+  *memory = (torus_soft_memory_t){.place = place, .bits = bits, .changes = changes};
+  if (changes) hlo_graph_expect_change(g, index);
+}
+
+static void note_numbers(torus_device_t *device, hlo_graph_t *g, size_t first) {
+  const size_t count = hlo_graph_soft_count(g);
+  for (size_t i = first; i < count; ++i) {
+    note_number(device, g, torus_hash_combine(device->window.rolling, i - first), i);
+  }
+}
+
 /* ---- the call ---- */
 
 static torus_status_t take_error(torus_call_t *call) {
@@ -259,9 +281,11 @@ torus_status_t torus_engine_call(torus_engine_t *engine, const torus_request_t *
                        .results = device->call_results,
                        .result_capacity = device->call_result_capacity};
   const size_t checks = device->window.check_count;
+  const size_t softs = hlo_graph_soft_count(call.graph);
   const uint64_t serial = device->window.serial;
   request->op->lower(&call, call.graph);
   torus_status_t status = finish(&call);
+  if (status == TORUS_OK && device->window.serial == serial) note_numbers(device, call.graph, softs);
   if (status != TORUS_OK && device->window.serial == serial) device->window.check_count = checks;
   *out_results = device->results;
   *out_result_count = status == TORUS_OK ? call.result_count : 0;

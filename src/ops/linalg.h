@@ -37,6 +37,9 @@ hlo_t linalg_diagonal(hlo_graph_t *g, hlo_t x);
 hlo_t linalg_set_diagonal(hlo_graph_t *g, hlo_t x, hlo_t diagonal);
 /* Column |k|, a rank-0 node, of every matrix: [batch, rows]. */
 hlo_t linalg_column(hlo_graph_t *g, hlo_t x, hlo_t k);
+/* |size| entries of dimension |place|, from |start| on. Unlike the places of hlo_slice these never
+ * become arguments of the program: they follow from the shape, and loops are faster without. */
+hlo_t linalg_part(hlo_graph_t *g, hlo_t x, int place, int64_t start, int64_t size);
 /* Rows (1) or columns (2) in another order: |order| is [batch, count], I32. */
 hlo_t linalg_take(hlo_graph_t *g, hlo_t x, int place, hlo_t order);
 

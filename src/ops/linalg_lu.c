@@ -180,7 +180,7 @@ static hlo_t permutation_matrix(hlo_graph_t *g, hlo_t order, torus_dtype_t dtype
 }
 
 static hlo_t lower_factor(hlo_graph_t *g, hlo_t factors, int64_t size) {
-  hlo_t lower = linalg_triangle(g, hlo_slice_dim(g, factors, 2, 0, size), false, -1);
+  hlo_t lower = linalg_triangle(g, linalg_part(g, factors, 2, 0, size), false, -1);
   if (hlo_graph_failed(g)) return HLO_NONE;
   hlo_t ones = linalg_identity(g, hlo_dtype(g, lower), hlo_dim(g, lower, 0), hlo_dim(g, lower, 1),
                                size);
@@ -191,7 +191,7 @@ static void give_triangles(torus_call_t *call, hlo_graph_t *g, const lu_operand_
                            hlo_t factors) {
   int64_t size = smaller(a->rows, a->columns);
   give(call, g, 1, a, lower_factor(g, factors, size));
-  give(call, g, 2, a, linalg_triangle(g, hlo_slice_dim(g, factors, 1, 0, size), true, 0));
+  give(call, g, 2, a, linalg_triangle(g, linalg_part(g, factors, 1, 0, size), true, 0));
 }
 
 TORUS_OP(linalg_lu, "linalg_lu", 0) {

@@ -90,7 +90,7 @@ hlo_t linalg_diagonal(hlo_graph_t *g, hlo_t x) {
   if (hlo_graph_failed(g)) return HLO_NONE;
   int64_t rows = hlo_dim(g, x, 1), columns = hlo_dim(g, x, 2);
   int64_t size = rows < columns ? rows : columns;
-  x = hlo_slice_dim(g, hlo_slice_dim(g, x, 1, 0, size), 2, 0, size);
+  x = linalg_part(g, linalg_part(g, x, 1, 0, size), 2, 0, size);
   hlo_t kept = hlo_select(g, on_diagonal(g, x), x, hlo_const(g, hlo_dtype(g, x), 0));
   return hlo_reduce(g, HLO_REDUCE_ADD, kept, 1, (const int[]){1}, false);
 }
@@ -106,6 +106,15 @@ hlo_t linalg_column(hlo_graph_t *g, hlo_t x, hlo_t k) {
   hlo_t column = hlo_dynamic_slice(g, x, (const hlo_t[]){zero, zero, k},
                                    (const int64_t[]){batch, rows, 1});
   return hlo_reshape(g, column, 2, (const int64_t[]){batch, rows});
+}
+
+hlo_t linalg_part(hlo_graph_t *g, hlo_t x, int place, int64_t start, int64_t size) {
+  if (hlo_graph_failed(g)) return HLO_NONE;
+  int64_t low[TORUS_MAX_RANK] = {0}, high[TORUS_MAX_RANK] = {0};
+  low[place] = -start;
+  high[place] = start + size - hlo_dim(g, x, place);
+  if (low[place] == 0 && high[place] == 0) return x;
+  return hlo_pad(g, x, hlo_const(g, hlo_dtype(g, x), 0), low, high, NULL);
 }
 
 hlo_t linalg_take(hlo_graph_t *g, hlo_t x, int place, hlo_t order) {

@@ -3,8 +3,8 @@
  *
  *     p[k + 1] = (slope(k) x + offset(k)) p[k] - factor(k) p[k - 1].
  *
- * Degrees differ from element to element, so all go as far as the highest one and keep their own.
- */
+ * Degrees differ from element to element, so all go as far as the highest one and keep
+ * their own. */
 #include "ops/math.h"
 
 /* One step of a recurrence: p[k + 1] from |last| = p[k], |before| = p[k - 1] and rank-0 |k|. */

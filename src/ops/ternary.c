@@ -2,8 +2,8 @@
 /* Choosing, clamping, interpolating and filling. */
 #include "ops/math.h"
 
-/* Tensors |first| to |first + count - 1| in the accumulation type of |dtype|, broadcast together.
- */
+/* |count| tensors from argument |first| on, in the accumulation type of |dtype|, broadcast
+ * together. */
 static void read_tensors(torus_call_t *call, hlo_graph_t *g, torus_dtype_t dtype, int first,
                          int count, hlo_t *out_xs) {
   for (int i = 0; i < count; i++) {

@@ -1,0 +1,233 @@
+# Copyright The Torus Authors. Licensed under the Apache License, Version 2.0.
+"""Run PyTorch's own operator samples on device "tpu" and compare with the CPU.
+
+Each operator runs in a child process, so that a crash is one verdict. Needs the package
+expecttest, as PyTorch's operator database does.
+
+Exit status 0: every operator compared passed. 1: some did not. 2: wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import pathlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+HELP = "run PyTorch's operator samples (OpInfo) on the device against the CPU"
+
+Row = dict[str, Any]
+
+_KEY = ("op", "dtype", "samples", "backward", "views", "fallback")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command to its parser."""
+    parser.add_argument(
+        "--dtype",
+        action="append",
+        metavar="DTYPE",
+        help="dtype of the samples, may be repeated (default: float32)",
+    )
+    parser.add_argument("--samples", type=int, default=3, help="at most so many of each operator")
+    parser.add_argument("--backward", action="store_true", help="compare gradients too")
+    parser.add_argument("--views", action="store_true", help="lay every tensor out as a view")
+    parser.add_argument(
+        "--only", metavar="NAMES", help="these operators, separated by commas, all their variants"
+    )
+    parser.add_argument(
+        "--fallback",
+        choices=("error", "silent"),
+        default="error",
+        help="what becomes of operators without a lowering (default: error)",
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="child processes at a time")
+    parser.add_argument("--seconds", type=int, default=60, help="limit for one operator")
+    parser.add_argument(
+        "--resume", metavar="FILE", help="keep verdicts in FILE and do not repeat those it holds"
+    )
+    parser.add_argument("--json", action="store_true", help="print the verdicts as JSON lines")
+    parser.add_argument(
+        "--report",
+        metavar="FILE",
+        help="write a page of all verdicts (with --resume: of all that its file holds)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the samples and print what came out.
+
+    Returns
+    -------
+    int
+        0 if everything compared passed, 1 if not, 2 for an unknown dtype or operator.
+    """
+    from torus.opinfo import report
+
+    try:
+        plans = [(plan, _operators(plan.dtype, arguments.only)) for plan in _plans(arguments)]
+    except (ImportError, ValueError) as error:
+        print(f"torus opinfo: {error}", file=sys.stderr)
+        return 2
+    journal = _Journal(arguments.resume)
+    rows: list[Row] = []
+    with journal:
+        for plan, operators in plans:
+            rows += _run_plan(plan, operators, arguments, journal)
+    if arguments.report:
+        kept = list(journal.rows.values()) if arguments.resume else rows
+        pathlib.Path(arguments.report).write_text(report.render(kept, _versions()), "utf-8")
+    if arguments.json:
+        for row in rows:
+            print(json.dumps(row))
+    else:
+        _print(rows)
+    return int(any(report.is_failure(row) for row in rows))
+
+
+def _plans(arguments: argparse.Namespace) -> list[Any]:
+    from torus.opinfo.judge import Plan
+
+    return [
+        Plan(dtype, arguments.samples, arguments.backward, arguments.views)
+        for dtype in arguments.dtype or ["float32"]
+    ]
+
+
+def _operators(dtype: str, only: str | None) -> list[tuple[int, str]]:
+    """Position and name of the chosen entries of the operator database."""
+    import torch
+
+    from torus.opinfo import judge
+
+    if not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise ValueError(f"no dtype {dtype!r}")
+    ops = judge.entries(dtype)
+    chosen = only.split(",") if only else None
+    for name in chosen or []:
+        if not any(name in (op.name, judge.op_name(op)) for op in ops):
+            raise ValueError(f"no operator {name!r} in the database for {dtype}")
+    return [
+        (index, judge.op_name(op))
+        for index, op in enumerate(ops)
+        if chosen is None or op.name in chosen or judge.op_name(op) in chosen
+    ]
+
+
+class _Journal:
+    """Verdicts by operator and plan, in a file if one is named."""
+
+    def __init__(self, path: str | None) -> None:
+        self.rows: dict[tuple[Any, ...], Row] = {}
+        self._path = pathlib.Path(path) if path else None
+        self._file: Any = None
+
+    def __enter__(self) -> _Journal:
+        if self._path is None:
+            return self
+        if self._path.exists():
+            for line in self._path.read_text("utf-8").splitlines():
+                # A run that was killed may have left half a line.
+                with contextlib.suppress(ValueError):
+                    self._keep(json.loads(line))
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self._path.open("a", encoding="utf-8")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _keep(self, row: Row) -> None:
+        self.rows[tuple(row[name] for name in _KEY)] = row
+
+    def add(self, row: Row) -> None:
+        self._keep(row)
+        if self._file is not None:
+            self._file.write(json.dumps(row) + "\n")
+            self._file.flush()
+
+
+def _run_plan(
+    plan: Any, operators: list[tuple[int, str]], arguments: argparse.Namespace, journal: _Journal
+) -> list[Row]:
+    from torus.opinfo import pool
+
+    common = {**dataclasses.asdict(plan), "fallback": arguments.fallback}
+    keys = {name: tuple({**common, "op": name}[part] for part in _KEY) for _, name in operators}
+    waiting = [(index, name) for index, name in operators if keys[name] not in journal.rows]
+    with _progress(plan.dtype, len(waiting)) as advance:
+
+        def on_row(row: Row) -> None:
+            journal.add({**row, **common})
+            advance(row)
+
+        pool.run(
+            plan,
+            waiting,
+            on_row,
+            jobs=max(arguments.jobs, 1),
+            seconds=arguments.seconds,
+            fallback=arguments.fallback,
+        )
+    return [journal.rows[key] for key in keys.values()]
+
+
+@contextlib.contextmanager
+def _progress(dtype: str, total: int) -> Iterator[Callable[[Row], None]]:
+    from rich import progress
+    from rich.console import Console
+
+    from torus.opinfo import report
+
+    columns = (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+        progress.TextColumn("{task.fields[op]}"),
+    )
+    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(dtype, total=total, op="")
+        failed = 0
+
+        def advance(row: Row) -> None:
+            nonlocal failed
+            failed += report.is_failure(row)
+            text = f"{dtype}, {failed} failed"
+            bar.update(task, advance=1, op=row["op"], description=text)
+
+        yield advance
+
+
+def _versions() -> str:
+    import torch
+    from torch_tpu import platform
+
+    version = torch.__version__.split("+")[0]
+    return f"PyTorch {version}, platform {platform.current().name}."
+
+
+def _print(rows: list[Row]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from torus.opinfo import report
+
+    console = Console()
+    failed = [row for row in rows if report.is_failure(row)]
+    if failed:
+        table = Table("operator", "run", "verdict", "passed", "reason")
+        for row in failed:
+            passed = f"{row['passed']}/{row['tried']}"
+            cells = (row["op"], report.title(row), row["verdict"], passed, row["note"])
+            table.add_row(*map(escape, cells))
+        console.print(table)
+    for name, run_rows in report.by_run(rows).items():
+        passed, compared = report.share(run_rows)
+        console.print(f"{name}: {passed} of {compared} pass ({passed / max(compared, 1):.1%})")
