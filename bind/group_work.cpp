@@ -12,10 +12,12 @@ namespace torus {
 namespace {
 
 c10::impl::LocalDispatchKeySet plain_dispatch() {
-  return {c10::default_included_set,
-          c10::default_excluded_set | c10::autograd_dispatch_keyset | c10::autocast_dispatch_keyset |
-              c10::DispatchKeySet(c10::DispatchKey::ADInplaceOrView) | c10::python_ks |
-              c10::DispatchKeySet(c10::DispatchKey::PythonTLSSnapshot)};
+  c10::impl::LocalDispatchKeySet set = c10::impl::tls_local_dispatch_key_set();
+  set.included_ = c10::default_included_set;
+  set.excluded_ = c10::default_excluded_set | c10::autograd_dispatch_keyset | c10::autocast_dispatch_keyset |
+                  c10::DispatchKeySet(c10::DispatchKey::ADInplaceOrView) | c10::python_ks |
+                  c10::DispatchKeySet(c10::DispatchKey::PythonTLSSnapshot);
+  return set;
 }
 
 void run_delivery(Deliver &deliver) {

@@ -128,6 +128,7 @@ struct torus_engine {
   bool is_shut_down;
   torus_job_t *first, *last;
   size_t queued;             /* jobs not finished */
+  atomic_int waiting_jobs;   /* jobs the worker has not taken yet */
   uint64_t enqueued, finished;
   torus_pending_check_t *first_check, *last_check;
   size_t pending_checks;

@@ -41,6 +41,7 @@ torus_status_t torus_engine_enqueue(torus_engine_t *engine, torus_job_t *job) {
     engine->last = job;
     engine->queued += 1;
     engine->enqueued += 1;
+    atomic_fetch_add(&engine->waiting_jobs, 1);
     for (size_t i = 0; i < job->window.value_count; ++i) {
       job->window.values[i]->ticket = engine->enqueued;
       atomic_store(&job->window.values[i]->state, TORUS_VALUE_QUEUED);
@@ -57,8 +58,21 @@ torus_status_t torus_engine_enqueue(torus_engine_t *engine, torus_job_t *job) {
   return status;
 }
 
+/* Looks for work a few microseconds before sleeping: Python records the next operator in less time
+ * than waking a thread takes. */
+enum { LOOKS_BEFORE_SLEEP = 256 };
+
+static void look_for_work(torus_engine_t *engine) {
+  for (int i = 0; i < LOOKS_BEFORE_SLEEP && atomic_load(&engine->waiting_jobs) == 0; ++i) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  }
+}
+
 /* NULL when the engine was shut down and nothing is left. */
 static torus_job_t *next_job(torus_engine_t *engine) {
+  look_for_work(engine);
   pthread_mutex_lock(&engine->lock);
   while (engine->first == NULL && !engine->is_shut_down) {
     engine->worker_waits = true;
@@ -69,6 +83,7 @@ static torus_job_t *next_job(torus_engine_t *engine) {
   if (job != NULL) {
     engine->first = job->next;
     if (engine->first == NULL) engine->last = NULL;
+    atomic_fetch_sub(&engine->waiting_jobs, 1);
   }
   pthread_mutex_unlock(&engine->lock);
   return job;

@@ -104,6 +104,37 @@ static bool is_shift(hlo_op_t op) {
          op == HLO_OP_shift_right_logical;
 }
 
+/* XLA folds the division of constants with the machine's own instruction, which stops the process
+ * for x / 0 and for the lowest number / -1. So neither ever stands in a program: the divisor is
+ * replaced by 1 there and the result (-1 and -x; for remainders x and 0) chosen afterwards. */
+static bool is_safe_divisor(const hlo_graph_t *g, hlo_t y) {
+  if (hlo_node(g, y)->op != HLO_OP_CONSTANT) return false;
+  const int64_t value = hlo_attrs(g, y)[0];
+  return value != 0 && value != -1;
+}
+
+static hlo_t safe_division(hlo_graph_t *g, hlo_op_t op, hlo_t x, hlo_t y) {
+  const torus_dtype_t dtype = hlo_dtype(g, x);
+  const bool is_signed = torus_dtype_kind(dtype) == TORUS_KIND_INT;
+  const hlo_t zero = hlo_const_int(g, dtype, 0), one = hlo_const_int(g, dtype, 1);
+  const hlo_t is_zero = hlo_compare(g, HLO_EQ, y, zero);
+  hlo_t is_odd = is_zero, is_minus = HLO_NONE;
+  if (is_signed) {
+    is_minus = hlo_compare(g, HLO_EQ, y, hlo_const_int(g, dtype, -1));
+    is_odd = hlo_or(g, is_zero, is_minus);
+  }
+  const hlo_t divisor = hlo_select(g, is_odd, one, y);
+  if (divisor == HLO_NONE) return HLO_NONE;
+  hlo_t result = hlo_append_like(g, op, dtype, 0, x, (hlo_t[]){x, divisor}, 2);
+  const bool is_divide = op == HLO_OP_divide;
+  if (is_signed && is_divide) result = hlo_select(g, is_minus, hlo_negate(g, x), result);
+  return hlo_select(g, is_zero, is_divide ? hlo_const_int(g, dtype, -1) : x, result);
+}
+
+static bool is_division(hlo_op_t op, torus_dtype_t dtype) {
+  return (op == HLO_OP_divide || op == HLO_OP_remainder) && torus_dtype_is_integral(dtype);
+}
+
 static hlo_t binary(hlo_graph_t *g, hlo_op_t op, hlo_t x, hlo_t y) {
   if (!match_types(g, op, &x, &y)) return HLO_NONE;
   torus_dtype_t dtype = hlo_dtype(g, x);
@@ -113,6 +144,7 @@ static hlo_t binary(hlo_graph_t *g, hlo_op_t op, hlo_t x, hlo_t y) {
     if (op == HLO_OP_add || op == HLO_OP_maximum) op = HLO_OP_or;
     if (op == HLO_OP_multiply || op == HLO_OP_minimum) op = HLO_OP_and;
   }
+  if (is_division(op, dtype) && !is_safe_divisor(g, y)) return safe_division(g, op, x, y);
   return hlo_append_like(g, op, dtype, 0, x, (hlo_t[]){x, y}, 2);
 }
 
