@@ -1,6 +1,8 @@
 // Copyright The Torus Authors. Licensed under the Apache License, Version 2.0.
 // The extension module torch_tpu._C: what Python asks of the engine.
+#include <ATen/ops/empty.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "allocator.h"
@@ -113,10 +115,30 @@ torus_mode_t parse_mode(int value) {
   return static_cast<torus_mode_t>(value);
 }
 
+// The autograd thread of a device drops what the last backward held after the caller has gone on.
+// If that meets a finalising interpreter the process aborts; work of our own behind it, which holds
+// no Python object, shows that it is done.
+void drain_autograd() {
+  const auto options = at::TensorOptions().device(at::Device(kTpu, 0));
+  at::Tensor leaf = at::empty({1}, options).requires_grad_();
+  torch::autograd::grad({leaf.view({1})}, {leaf}, {at::empty({1}, options)});
+}
+
+void shutdown_at_exit() {
+  if (!is_initialized() || is_in_bad_fork()) return;
+  try {
+    drain_autograd();
+  } catch (const std::exception &) {
+    // Nothing can be reported any more.
+  }
+  shutdown();
+}
+
 void define_devices(py::module_ &m) {
   m.def("_configure", &configure);
   m.def("_init", [] { engine(); }, py::call_guard<py::gil_scoped_release>());
-  m.def("_shutdown", &shutdown, py::call_guard<py::gil_scoped_release>());
+  m.def("_shutdown", &shutdown_at_exit, py::call_guard<py::gil_scoped_release>());
+  m.def("_prepare_thread", &prepare_thread);
   m.def("_is_initialized", &is_initialized);
   m.def("_is_configured", &is_configured);
   m.def("_is_in_bad_fork", &is_in_bad_fork);

@@ -7,6 +7,7 @@ prints nothing.
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import importlib.util
 import os
@@ -42,6 +43,8 @@ def load() -> None:
         platform_is_cpu = _configure(extension)
         _register_python(torch)
         _set_defaults(torch, platform_is_cpu)
+        # Joins the worker, and lets autograd's thread drop what it holds while Python still runs.
+        atexit.register(extension._shutdown)
         _loaded = True
 
 
@@ -135,7 +138,7 @@ def _configure(extension: ModuleType) -> bool:
 
 def _register_python(torch: ModuleType) -> None:
     """Add torch.tpu, torch.backends.tpu, Tensor.tpu() and their like, and the tensor printer."""
-    from torch_tpu import _repr, backends, distributed, tpu
+    from torch_tpu import _autocast, _repr, backends, distributed, tpu
 
     if getattr(torch, _BACKEND, None) is not tpu:
         torch._register_device_module(_BACKEND, tpu)
@@ -149,6 +152,7 @@ def _register_python(torch: ModuleType) -> None:
         )
     distributed.register()
     _repr.install()
+    _autocast.install()
 
 
 def _set_defaults(torch: ModuleType, platform_is_cpu: bool) -> None:

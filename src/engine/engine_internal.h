@@ -24,6 +24,7 @@ typedef enum {
 struct torus_value {
   atomic_int refs;
   atomic_int state;          /* torus_value_state_t */
+  atomic_int queued;         /* of |refs|, those held by closed windows that have not run */
   torus_engine_t *engine;
   int device;
   torus_dtype_t dtype;
@@ -160,6 +161,8 @@ torus_status_t torus_window_add_check(torus_device_t *device, const torus_check_
 /* Hands the open window to the worker and opens the next. Device must be locked. On
  * RESOURCE_EXHAUSTED the window stays open as it was. */
 torus_status_t torus_window_close(torus_engine_t *engine, int device);
+/* Adds |by| to |queued| of all inputs and values. */
+void torus_window_count_queued(torus_window_t *window, int by);
 void torus_window_deinit(torus_window_t *window);
 
 /* ---- view.c ---- */

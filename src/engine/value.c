@@ -17,6 +17,7 @@ torus_status_t torus_value_create(torus_engine_t *engine, int device, torus_dtyp
   torus_value_t *value = block;
   atomic_init(&value->refs, 1);
   atomic_init(&value->state, TORUS_VALUE_OPEN);
+  atomic_init(&value->queued, 0);
   value->engine = engine;
   value->device = device;
   value->dtype = dtype;

@@ -107,6 +107,19 @@ static void drop_dead_values(torus_window_t *window) {
   window->value_count = kept;
 }
 
+/* Whether only this window can still see an input when its turn comes: windows before it in the queue
+ * are gone by then. Counting them in would make the program depend on how far the worker is. The
+ * worker gives up |queued| before |refs|, so that reading them in the other order errs to "no". */
+static bool is_last_user(torus_value_t *value) {
+  const int refs = atomic_load(&value->refs);
+  return refs - atomic_load(&value->queued) == 1;
+}
+
+void torus_window_count_queued(torus_window_t *window, int by) {
+  for (size_t i = 0; i < window->input_count; ++i) atomic_fetch_add(&window->inputs[i]->queued, by);
+  for (size_t i = 0; i < window->value_count; ++i) atomic_fetch_add(&window->values[i]->queued, by);
+}
+
 static torus_status_t make_job(torus_engine_t *engine, int device, torus_job_t **out_job) {
   torus_window_t *window = &engine->devices[device].window;
   const size_t outputs = window->value_count + 1;
@@ -121,7 +134,7 @@ static torus_status_t make_job(torus_engine_t *engine, int device, torus_job_t *
   for (size_t i = 0; i < window->value_count; ++i) job->outputs[i] = window->values[i]->node;
   job->output_count = window->value_count;
   for (size_t i = 0; i < window->input_count; ++i) {
-    job->donatable[i] = atomic_load(&window->inputs[i]->refs) == 1;
+    job->donatable[i] = is_last_user(window->inputs[i]);
   }
   *out_job = job;
   return TORUS_OK;
@@ -150,6 +163,7 @@ static torus_status_t dispatch(torus_engine_t *engine, int device) {
     return status;
   }
   next.rolling = next.start = d->window.rolling;
+  torus_window_count_queued(&d->window, 1);
   job->window = d->window;
   d->window = next;
   return torus_engine_enqueue(engine, job);

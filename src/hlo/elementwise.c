@@ -226,6 +226,8 @@ hlo_t hlo_convert(hlo_graph_t *g, hlo_t x, torus_dtype_t dtype) {
   if (!hlo_usable(g, HLO_OP_CONVERT, x) || !is_type(g, HLO_OP_CONVERT, dtype)) return HLO_NONE;
   torus_dtype_t from = hlo_dtype(g, x);
   if (from == dtype) return x;
+  hlo_t number = hlo_soft_as(g, x, dtype);
+  if (number != HLO_NONE) return number;
   if (dtype == TORUS_DTYPE_BOOL) return hlo_compare_f(g, HLO_NE, x, 0);
   if (torus_dtype_is_complex(from) && !torus_dtype_is_complex(dtype)) {
     return hlo_convert(g, hlo_real(g, x), dtype);

@@ -160,6 +160,9 @@ hlo_t hlo_append_result(hlo_graph_t *g, hlo_t node, int index, torus_dtype_t dty
 /* A constant of any shape from bits as in hlo_soft_number_t. */
 hlo_t hlo_append_constant(hlo_graph_t *g, torus_dtype_t dtype, int64_t bits, int rank,
                           const int64_t *dims);
+/* A steady soft number as one of |dtype|, or HLO_NONE where a conversion is needed. A number in the
+ * type that uses it is a single word of the program's arguments, unpacked within the loop. */
+hlo_t hlo_soft_as(hlo_graph_t *g, hlo_t x, torus_dtype_t dtype);
 /* |scalar| in the shape of |like|. */
 hlo_t hlo_splat_like(hlo_graph_t *g, hlo_t scalar, hlo_t like);
 /* Zeros in the shape of |like|. */
@@ -192,6 +195,9 @@ int64_t hlo_product(int rank, const int64_t *dims);
 bool hlo_reduction_for(hlo_graph_t *g, hlo_op_t op, hlo_t x, hlo_reduction_t *how);
 /* The identity of a reduction, rank 0. */
 hlo_t hlo_identity_of(hlo_graph_t *g, hlo_reduction_t how, torus_dtype_t dtype);
+
+/* Whether window operation x runs over all elements up to its own along |dim|. */
+bool hlo_is_running(const hlo_graph_t *g, hlo_t x, int dim);
 
 /* ---- live nodes ---- */
 

@@ -118,6 +118,23 @@ hlo_t hlo_soft_int(hlo_graph_t *g, torus_dtype_t dtype, int64_t value) {
   return append_soft(g, dtype, HLO_SOFT_STEADY, number_bits_int(dtype, value));
 }
 
+/* Whole numbers that every step of a conversion through double keeps. */
+static bool is_exact_double(int64_t value) {
+  return value >= -(INT64_C(1) << 53) && value <= INT64_C(1) << 53;
+}
+
+hlo_t hlo_soft_as(hlo_graph_t *g, hlo_t x, torus_dtype_t dtype) {
+  const hlo_node_t node = *hlo_node(g, x);
+  if (node.op != HLO_OP_SOFT || node.mode != HLO_SOFT_STEADY) return HLO_NONE;
+  const int64_t bits = g->softs[node.softs].bits;
+  if (node.dtype == TORUS_DTYPE_F64 && torus_dtype_is_float(dtype)) {
+    return hlo_soft(g, dtype, hlo_bits_double(bits));
+  }
+  const bool is_kept = torus_dtype_is_float(dtype) ? is_exact_double(bits)
+                                                   : torus_dtype_kind(dtype) == TORUS_KIND_INT;
+  return node.dtype == TORUS_DTYPE_I64 && is_kept ? hlo_soft_int(g, dtype, bits) : HLO_NONE;
+}
+
 hlo_t hlo_volatile_int(hlo_graph_t *g, torus_dtype_t dtype, int64_t value) {
   if (!torus_dtype_is_integral(dtype)) {
     return hlo_fail(g, TORUS_STATUS_INTERNAL, "number: %s is no integer type",

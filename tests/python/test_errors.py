@@ -80,7 +80,7 @@ MISTAKES: dict[str, tuple[Callable[[str], object], tuple[str, ...]]] = {
     ),
     "cross entropy": (lambda d: F.cross_entropy(matrix(d), whole(d, 0, 1)), ("batch_size", "size")),
     "gather rank": (lambda d: matrix(d).gather(0, whole(d, 0)), ("dimension", "size")),
-    "index_select": (lambda d: matrix(d).index_select(0, whole(d, 0)[None]), ("1", "dim")),
+    "index_select": (lambda d: matrix(d).index_select(0, whole(d, 0)[None]), ("vector",)),
     "embedding type": (lambda d: F.embedding(torch.ones(2, device=d), matrix(d)), ("indices",)),
     "negative size": (lambda d: torch.ones(-1, device=d), ("negative",)),
     "topk": (lambda d: matrix(d).topk(5), ("out of range", "range")),

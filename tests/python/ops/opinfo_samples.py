@@ -23,6 +23,11 @@ def _by_name() -> dict[str, Any]:
     return {judge.op_name(op): op for op in judge.entries("float64")}
 
 
+def words(text: str) -> list[str]:
+    """Return the names in a block of text."""
+    return text.split()
+
+
 def find(name: str) -> Any:
     """Return the entry of that name, its variant after a full stop."""
     return _by_name()[name]
@@ -59,8 +64,6 @@ def as_function(op: Any, sample: Any, device: str) -> tuple[Function, tuple[torc
         first, args, kwargs = tree_unflatten(values, structure)
         result = op.gradcheck_wrapper(op.get_op(), first, *args, **kwargs)
         outputs, _ = tree_flatten(sample.output_process_fn_grad(result))
-        return tuple(
-            x for x in outputs if isinstance(x, torch.Tensor) and x.is_floating_point()
-        )
+        return tuple(x for x in outputs if isinstance(x, torch.Tensor) and x.is_floating_point())
 
     return function, tuple(moved[place].clone() for place in places)
