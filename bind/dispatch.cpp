@@ -12,6 +12,8 @@
 
 #include "fallback.h"
 #include "generator.h"
+#include "places.h"
+#include "torus/capture.h"
 #include "tensor.h"
 
 namespace torus {
@@ -103,8 +105,23 @@ struct Scratch {
   std::vector<torus_view_t> views;
   std::vector<int64_t> ints;
   std::vector<double> doubles;
+  std::vector<torus_number_t> numbers;
   std::vector<at::Tensor> moved;  // CPU index tensors brought to the device
   std::vector<std::string> strings;
+  bool is_recording = false;      // a call of this thread holds its device's lock
+};
+
+// True while it lives, as it was before afterwards.
+class Flag {
+ public:
+  explicit Flag(bool &flag) : flag_(flag), before_(flag) { flag = true; }
+  Flag(const Flag &) = delete;
+  Flag &operator=(const Flag &) = delete;
+  ~Flag() { flag_ = before_; }
+
+ private:
+  bool &flag_;
+  bool before_;
 };
 
 class Arguments {
@@ -130,9 +147,11 @@ class Arguments {
     scratch.views.assign(views, torus_view_t{});
     scratch.ints.resize(ints);
     scratch.doubles.resize(doubles);
+    scratch.numbers.resize(doubles);
     next_view_ = scratch.views.data();
     next_int_ = scratch.ints.data();
     next_double_ = scratch.doubles.data();
+    next_number_ = scratch.numbers.data();
   }
 
   void find_device() {
@@ -159,6 +178,7 @@ class Arguments {
   torus_view_t *next_view_ = nullptr;
   int64_t *next_int_ = nullptr;
   double *next_double_ = nullptr;
+  torus_number_t *next_number_ = nullptr;
 
   void use_device_of(const at::Tensor &t) {
     if (!t.defined() || t.device().type() != kTpu) return;
@@ -218,6 +238,14 @@ class Arguments {
     for (const c10::IValue &e : list) *next_double_++ = e.toScalar().toDouble();
   }
 
+  void convert_numbers(const c10::IValue &v, torus_arg_t &arg) {
+    const auto list = v.toListRef();
+    arg.tag = TORUS_ARG_NUMBERS;
+    arg.count = static_cast<int>(list.size());
+    arg.as.numbers = next_number_;
+    for (const c10::IValue &e : list) *next_number_++ = number_of(e.toScalar());
+  }
+
   void convert_one(const c10::IValue &v, Kind kind, torus_arg_t &arg) {
     if (v.isNone()) return;
     switch (kind) {
@@ -237,8 +265,8 @@ class Arguments {
         return;
       case Kind::Ints:
       case Kind::Bools: convert_ints(v, kind, arg); return;
-      case Kind::Doubles:
-      case Kind::Scalars: convert_doubles(v, arg); return;
+      case Kind::Doubles: convert_doubles(v, arg); return;
+      case Kind::Scalars: convert_numbers(v, arg); return;
       case Kind::String:
         arg.tag = TORUS_ARG_STRING;
         arg.as.string = v.toStringRef().c_str();
@@ -433,6 +461,14 @@ class Kernel final : public c10::OperatorKernel {
  private:
   Record record_;
 
+  // A captured graph sets the random numbers of each run by the default generator alone.
+  void refuse_own_generator(at::ArrayRef<c10::IValue> arguments, int device) const {
+    if (record_.generator < 0 || arguments[record_.generator].isNone()) return;
+    TORCH_CHECK(!torus_capture_is_active(engine(), device) ||
+                    arguments[record_.generator].toGenerator() == default_generator(device),
+                "a graph being captured can draw from the default generator of its device only (in ", record_.name, ")");
+  }
+
   torus_status_t run(at::ArrayRef<c10::IValue> arguments, size_t count, torch::jit::Stack *stack) {
     static thread_local Scratch scratch;
     scratch.moved.clear();
@@ -454,6 +490,9 @@ class Kernel final : public c10::OperatorKernel {
     request.default_dtype = to_dtype(c10::get_default_dtype_as_scalartype());
     request.reserve_random = reserve_random;
     request.random_context = &random;
+    refuse_own_generator(arguments, converted.device);
+    if (!scratch.is_recording) request.place = current_place();
+    Flag is_recording(scratch.is_recording);
     Recording recording(converted.device);
     torus_result_t *results = nullptr;
     int result_count = 0;

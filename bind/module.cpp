@@ -9,10 +9,14 @@
 #include "dispatch.h"
 #include "fallback.h"
 #include "generator.h"
+#include "graph.h"
 #include "group.h"
 #include "hooks.h"
 #include "kernels.h"
+#include "places.h"
 #include "runtime.h"
+#include "torus/explain.h"
+#include "torus/log.h"
 #include "torus/memory.h"
 
 namespace py = pybind11;
@@ -31,6 +35,7 @@ py::dict metrics() {
   py::dict d;
   d["compilations"] = m.compilations;
   d["launches"] = m.launches;
+  d["bounded_launches"] = m.bounded_launches;
   d["cache_hits"] = m.cache_hits;
   d["disk_hits"] = m.disk_hits;
   d["windows"] = m.windows;
@@ -96,6 +101,55 @@ std::string last_program_text() {
   std::string copy = text != nullptr ? text : "";
   torus_free(text);
   return copy;
+}
+
+std::string place_text(torus_place_t place) {
+  int line = 0;
+  const char *file = torus_place_name(place, &line);
+  return file != nullptr ? std::string(file) + ":" + std::to_string(line) : std::string();
+}
+
+// Plain data first: no Python object is made under the engine's locks.
+struct Compilation {
+  torus_compilation_t event;
+  std::string reason, operators, error;
+};
+
+py::dict to_dict(const Compilation &c) {
+  static const char *const modes[] = {"debug", "strict", "fused"};
+  py::dict d;
+  d["serial"] = c.event.serial;
+  d["trigger"] = torus_trigger_name(c.event.trigger);
+  d["reason"] = c.reason;
+  d["operators"] = c.operators;
+  d["operator_count"] = c.event.operator_count;
+  d["node_count"] = c.event.node_count;
+  d["text_bytes"] = c.event.text_bytes;
+  d["seconds"] = c.event.seconds;
+  d["from_disk"] = c.event.from_disk;
+  d["mode"] = modes[c.event.mode];
+  d["device"] = c.event.device;
+  d["first_line"] = place_text(c.event.first);
+  d["last_line"] = place_text(c.event.last);
+  d["error"] = c.error;
+  return d;
+}
+
+// The newest serial, and the events after |after| as far as they are kept.
+std::pair<uint64_t, py::list> compilations(uint64_t after) {
+  std::vector<Compilation> events;
+  uint64_t newest = 0;
+  {
+    py::gil_scoped_release no_gil;
+    const auto visit = [](void *context, const torus_compilation_t *event) {
+      static_cast<std::vector<Compilation> *>(context)->push_back(
+          {*event, event->reason, event->operators, event->error});
+    };
+    if (torus_engine_t *e = engine_if_started()) newest = torus_engine_compilations(e, after, visit, &events);
+  }
+  py::list list;
+  for (const Compilation &c : events) list.append(to_dict(c));
+  return {newest, list};
 }
 
 Fallback parse_policy(const std::string &text) {
@@ -185,6 +239,15 @@ void define_figures(py::module_ &m) {
   m.def("_last_program_text", &last_program_text);
 }
 
+void define_explanations(py::module_ &m) {
+  m.def("_compilations", &compilations);
+  m.def("_want_places", &want_places);
+  m.def("_set_library_folders", &set_library_folders);
+  m.def("_configure_log", [](const std::string &categories, const std::string &path) {
+    torus_log_configure(categories.c_str(), path.c_str());
+  });
+}
+
 void define_random(py::module_ &m) {
   m.def("_default_generator", [](int i) {
     return default_generator(resolve_device(static_cast<c10::DeviceIndex>(i)));
@@ -203,9 +266,12 @@ PYBIND11_MODULE(_C, m) {
   torus::register_tensor_kernels();
   torus::register_operators();
   torus::register_fallback();
+  torus::register_places();
   torus::define_devices(m);
   torus::define_modes(m);
   torus::define_figures(m);
+  torus::define_explanations(m);
   torus::define_random(m);
   torus::define_groups(m);
+  torus::define_graphs(m);
 }

@@ -9,6 +9,10 @@
 #include <cstdlib>
 #include <mutex>
 
+#include "places.h"
+#include "torus/explain.h"
+#include "torus/log.h"
+
 namespace torus {
 namespace {
 
@@ -55,8 +59,8 @@ std::string cache_folder() {
   const char *off = std::getenv("TORUS_CACHE");
   if (off != nullptr && std::string(off) == "0") return "";
   if (const char *dir = std::getenv("TORUS_CACHE_DIR")) return dir;
-  if (const char *xdg = std::getenv("XDG_CACHE_HOME")) return std::string(xdg) + "/torus";
-  if (const char *home = std::getenv("HOME")) return std::string(home) + "/.cache/torus";
+  if (const char *xdg = std::getenv("XDG_CACHE_HOME")) return std::string(xdg) + "/torus/programs";
+  if (const char *home = std::getenv("HOME")) return std::string(home) + "/.cache/torus/programs";
   return "";
 }
 
@@ -216,12 +220,22 @@ c10::ScalarType from_dtype(torus_dtype_t dtype) {
 Fallback fallback_policy() { return static_cast<Fallback>(state().fallback.load()); }
 void set_fallback_policy(Fallback policy) { state().fallback = static_cast<int>(policy); }
 
+static void log_fallback(const std::string &op, int64_t bytes, const char *reason) {
+  if (!torus_log_is_on(TORUS_LOG_FALLBACK)) return;
+  int line = 0;
+  const char *file = torus_place_name(current_place(), &line);
+  const std::string at = file != nullptr ? std::string(", at ") + file + ":" + std::to_string(line) : "";
+  torus_log(TORUS_LOG_FALLBACK, "%s on the CPU, %lld bytes moved%s; %s", op.c_str(), static_cast<long long>(bytes),
+            at.c_str(), *reason != '\0' ? reason : "no lowering");
+}
+
 void report_fallback(const std::string &op, int64_t bytes, const char *reason) {
   State &s = state();
   const Fallback policy = fallback_policy();
   TORCH_CHECK_NOT_IMPLEMENTED(policy != Fallback::Error, op, " is not implemented on device \"tpu\"",
                               *reason != '\0' ? " for this case: " : "", reason,
                               " (TORUS_FALLBACK=error forbids running it on the CPU)");
+  log_fallback(op, bytes, reason);
   bool is_first;
   {
     std::lock_guard<std::mutex> guard(s.fallback_mutex);

@@ -43,6 +43,7 @@ typedef enum torus_arg_tag {
   TORUS_ARG_NUMBER,    /* int, float, bool, Scalar */
   TORUS_ARG_INTS,      /* int[] and bool[] */
   TORUS_ARG_DOUBLES,
+  TORUS_ARG_NUMBERS,   /* Scalar[] */
   TORUS_ARG_STRING,
   TORUS_ARG_DTYPE,
 } torus_arg_tag_t;
@@ -55,6 +56,7 @@ typedef struct torus_arg {
     torus_number_t number;
     const int64_t *ints;
     const double *doubles;
+    const torus_number_t *numbers;
     const char *string;
     torus_dtype_t dtype;
   } as;

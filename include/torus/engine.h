@@ -58,6 +58,13 @@ typedef struct torus_result {
   torus_dtype_t dtype;
 } torus_result_t;
 
+/* Where the user's program called an operator: opaque to the engine, named by torus_place_name (see
+ * explain.h). All zero: not known. */
+typedef struct torus_place {
+  const void *code;
+  int32_t instruction;
+} torus_place_t;
+
 /* What the window's edge asks of an operator; computed once per operator. */
 typedef struct torus_op_traits {
   uint64_t hash;   /* of its name */
@@ -68,6 +75,7 @@ typedef struct torus_request {
   const torus_op_t *op;
   torus_op_traits_t traits;      /* torus_op_traits(op) */
   int device;
+  torus_place_t place;
   const torus_arg_t *args;
   int arg_count;
   bool is_inplace;               /* an in-place or out= overload was called */
@@ -139,6 +147,7 @@ TORUS_NODISCARD torus_status_t torus_engine_synchronize(torus_engine_t *engine, 
 
 typedef struct torus_metrics {
   int64_t compilations, launches, cache_hits, disk_hits, windows, operators;
+  int64_t bounded_launches; /* of programs for all sizes under a bound */
   int64_t bytes_to_device, bytes_to_host, transfers_to_device, transfers_to_host;
   double compile_seconds;
 } torus_metrics_t;

@@ -40,6 +40,11 @@ def load() -> None:
 
         extension = _import_extension(torch.__version__)
         _rename(torch)
+        # The line that called an operator is the innermost one outside these folders.
+        libraries = (torch.__file__ or "", __file__)
+        extension._set_library_folders(
+            [os.path.join(os.path.dirname(path), "") for path in libraries]
+        )
         platform_is_cpu = _configure(extension)
         _register_python(torch)
         _set_defaults(torch, platform_is_cpu)
@@ -138,7 +143,7 @@ def _configure(extension: ModuleType) -> bool:
 
 def _register_python(torch: ModuleType) -> None:
     """Add torch.tpu, torch.backends.tpu, Tensor.tpu() and their like, and the tensor printer."""
-    from torch_tpu import _autocast, _repr, backends, distributed, tpu
+    from torch_tpu import _autocast, _dlpack, _repr, backends, distributed, tpu
 
     if getattr(torch, _BACKEND, None) is not tpu:
         torch._register_device_module(_BACKEND, tpu)
@@ -153,6 +158,7 @@ def _register_python(torch: ModuleType) -> None:
     distributed.register()
     _repr.install()
     _autocast.install()
+    _dlpack.install()
 
 
 def _set_defaults(torch: ModuleType, platform_is_cpu: bool) -> None:

@@ -285,7 +285,7 @@ static void remember_text(torus_engine_t *engine, const torus_strbuf_t *text, do
 }
 
 static torus_status_t compile(torus_program_cache_t *cache, torus_job_t *job, const int *aliases,
-                              variant_t *v) {
+                              variant_t *v, size_t *out_text_bytes) {
   if (atomic_load(&cache->engine->cache_only)) {
     return torus_status_make(TORUS_STATUS_NOT_FOUND,
                              "this program is not cached and compiling is switched off "
@@ -300,20 +300,38 @@ static torus_status_t compile(torus_program_cache_t *cache, torus_job_t *job, co
                                       TORUS_EFFORT_DEFAULT, &v->executable);
   }
   if (status == TORUS_OK) remember_text(cache->engine, &text, seconds_now() - begin);
+  *out_text_bytes = text.size;
   torus_strbuf_deinit(&text);
   return status;
 }
 
-static torus_status_t make_program(torus_program_cache_t *cache, torus_job_t *job,
-                                   const entry_t *e, const int *aliases, variant_t *v) {
+static void explain(torus_program_cache_t *cache, const torus_job_t *job, const entry_t *e,
+                    torus_new_program_t *program) {
+  program->graph = job->window.graph;
+  program->outputs = job->outputs;
+  program->output_count = job->output_count;
+  program->known_promoted = e->variants != NULL ? e->variants->promoted : NULL;
+  program->known_softs = e->variants != NULL ? e->variants->softs : NULL;
+  program->mode = job->window.mode;
+  program->device = job->device;
+  torus_explain_add(cache->engine->explain, program);
+}
+
+static torus_status_t make_program(torus_program_cache_t *cache, torus_job_t *job, const entry_t *e,
+                                   const hlo_encoding_t *encoding, const int *aliases,
+                                   variant_t *v) {
+  torus_new_program_t program = {.encoding = encoding, .aliases = aliases};
+  const double begin = seconds_now();
   torus_strbuf_t key = {0};
   const bool has_disk = cache->disk != NULL && disk_key(e, v, &key);
   torus_status_t status = TORUS_OK;
-  if (!has_disk || !load_from_disk(cache, &key, v)) {
-    status = compile(cache, job, aliases, v);
-    if (status == TORUS_OK && has_disk) save_to_disk(cache, &key, v);
-  }
+  program.from_disk = has_disk && load_from_disk(cache, &key, v);
+  if (!program.from_disk) status = compile(cache, job, aliases, v, &program.text_bytes);
+  program.seconds = seconds_now() - begin;
+  program.status = status;
+  if (status == TORUS_OK && has_disk && !program.from_disk) save_to_disk(cache, &key, v);
   torus_strbuf_deinit(&key);
+  explain(cache, job, e, &program);
   return status;
 }
 
@@ -321,9 +339,9 @@ static torus_status_t make_program(torus_program_cache_t *cache, torus_job_t *jo
 
 static bool same_type(const hlo_graph_t *g, hlo_t node, const torus_value_t *value) {
   if (hlo_dtype(g, node) != value->dtype || hlo_rank(g, node) != value->rank) return false;
-  const int64_t *dims = hlo_dims(g, node);
+  const int64_t *dims = hlo_dims(g, node), *held = torus_value_held_dims(value);
   for (int i = 0; i < value->rank; ++i) {
-    if (dims[i] != value->dims[i]) return false;
+    if (dims[i] != held[i]) return false;
   }
   return true;
 }
@@ -386,7 +404,7 @@ static torus_status_t get_variant(torus_program_cache_t *cache, torus_job_t *job
   }
   variant_t *v = new_variant(e, encoding);
   if (v == NULL) return no_memory();
-  torus_status_t status = make_program(cache, job, e, aliases, v);
+  torus_status_t status = make_program(cache, job, e, encoding, aliases, v);
   if (status != TORUS_OK) {
     free_variant(v);
     return status;
@@ -410,14 +428,40 @@ static torus_status_t get_keyed(torus_program_cache_t *cache, torus_job_t *job,
   return pack(cache, encoding, v, out_launch);
 }
 
+/* The structure with the donations. */
+static torus_status_t make_key(torus_job_t *job, const hlo_encoding_t *encoding,
+                               torus_strbuf_t *key, int **out_aliases) {
+  TORUS_TRY(find_aliases(job, encoding, out_aliases));
+  torus_strbuf_append_bytes(key, encoding->key, encoding->key_bytes);
+  torus_strbuf_append_bytes(key, *out_aliases, encoding->parameter_count * sizeof(int));
+  return TORUS_OK;
+}
+
+bool torus_program_cache_has(torus_program_cache_t *cache, torus_job_t *job,
+                             hlo_encoding_t *encoding) {
+  int *aliases = NULL;
+  torus_strbuf_t key = {0};
+  torus_status_t status = make_key(job, encoding, &key, &aliases);
+  bool has = false;
+  if (status == TORUS_OK && !key.failed) {
+    pthread_mutex_lock(&cache->lock);
+    const uint64_t hash = torus_hash_bytes(key.data, key.size, 0);
+    const entry_t *e = find_entry(cache, hash, key.data, key.size);
+    has = e != NULL && e->variants != NULL;
+    pthread_mutex_unlock(&cache->lock);
+  }
+  torus_status_ignore(status);
+  torus_strbuf_deinit(&key);
+  torus_free(aliases);
+  return has;
+}
+
 torus_status_t torus_program_cache_get(torus_program_cache_t *cache, torus_job_t *job,
                                        hlo_encoding_t *encoding, torus_launch_t *out_launch) {
   int *aliases = NULL;
-  torus_status_t status = find_aliases(job, encoding, &aliases);
   torus_strbuf_t key = {0};
-  torus_strbuf_append_bytes(&key, encoding->key, encoding->key_bytes);
+  torus_status_t status = make_key(job, encoding, &key, &aliases);
   if (status == TORUS_OK) {
-    torus_strbuf_append_bytes(&key, aliases, encoding->parameter_count * sizeof(int));
     pthread_mutex_lock(&cache->lock);
     status = get_keyed(cache, job, encoding, &key, aliases, out_launch);
     pthread_mutex_unlock(&cache->lock);

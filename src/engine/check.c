@@ -61,7 +61,8 @@ static torus_status_t describe(const torus_check_t *check, int64_t culprit) {
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
   snprintf(text, sizeof text, check->format, (long long)culprit, check->dim, (long long)check->size);
 #pragma GCC diagnostic pop
-  return torus_status_make(check->code, "%s (in aten::%s)", text, check->op_name);
+  torus_status_t status = torus_status_make(check->code, "%s (in aten::%s)", text, check->op_name);
+  return torus_status_with_places(status, check->place, check->place);
 }
 
 static torus_status_t verify_one(torus_pending_check_t *pending) {

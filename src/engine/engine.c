@@ -1,10 +1,12 @@
 /* Copyright The Torus Authors. Licensed under the Apache License, Version 2.0. */
 #include "torus/engine.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/thread.h"
 #include "engine/engine_internal.h"
+#include "torus/log.h"
 
 static torus_status_t device_init(torus_engine_t *engine, int index, int64_t limit_bytes) {
   torus_device_t *d = &engine->devices[index];
@@ -28,8 +30,13 @@ static torus_status_t start(torus_engine_t *engine, const torus_engine_options_t
   for (int i = 0; i < engine->device_count; ++i) {
     TORUS_TRY(device_init(engine, i, options->memory_limit_bytes));
   }
+  TORUS_TRY(torus_explain_create(&engine->explain));
   TORUS_TRY(torus_program_cache_create(engine, options->cache_folder, options->cache_limit_bytes,
                                        &engine->cache));
+  const char *bounded = getenv("TORUS_BOUNDED");
+  if (bounded == NULL || strcmp(bounded, "0") != 0) {
+    TORUS_TRY(torus_bounds_create(engine, &engine->bounds));
+  }
   if (pthread_create(&engine->worker, NULL, torus_worker_main, engine) != 0) {
     return torus_status_make(TORUS_STATUS_RESOURCE_EXHAUSTED, "cannot start the worker thread");
   }
@@ -48,6 +55,7 @@ torus_status_t torus_engine_create(torus_client_t *client, const torus_engine_op
     return status;
   }
   torus_engine_t *engine = block;
+  torus_log_configure_from_environment();
   engine->client = client;
   engine->device_count = torus_client_device_count(client);
   pthread_mutex_init(&engine->lock, NULL);
@@ -77,6 +85,7 @@ void torus_engine_shutdown(torus_engine_t *engine) {
 }
 
 static void device_deinit(torus_device_t *d) {
+  torus_capture_release(d->capture);
   torus_window_deinit(&d->window);
   torus_free(d->results);
   torus_free(d->call_results);
@@ -94,6 +103,8 @@ void torus_engine_destroy(torus_engine_t *engine) {
   torus_free(engine->devices);
   while (engine->spare_count > 0) hlo_graph_destroy(engine->spare_graphs[--engine->spare_count]);
   torus_program_cache_destroy(engine->cache);
+  torus_explain_destroy(engine->explain);
+  torus_bounds_destroy(engine->bounds);
   torus_free(engine->last_program);
   torus_client_destroy(engine->client);
   torus_free(engine);
@@ -106,7 +117,9 @@ void torus_device_lock(torus_engine_t *engine, int device) {
 torus_status_t torus_device_unlock(torus_engine_t *engine, int device, torus_mode_t mode) {
   torus_device_t *d = &engine->devices[device];
   torus_status_t status = TORUS_OK;
+  if (d->capture != NULL) mode = TORUS_MODE_FUSED; /* nothing runs before the capture ends */
   if (mode != TORUS_MODE_FUSED) {
+    d->window.mode = mode;
     status = torus_window_close(engine, device);
   }
   pthread_mutex_unlock(&d->lock);
@@ -199,9 +212,16 @@ char *torus_engine_last_program(torus_engine_t *engine) {
   return text;
 }
 
+uint64_t torus_engine_compilations(torus_engine_t *engine, uint64_t after,
+                                   void (*visit)(void *context, const torus_compilation_t *event),
+                                   void *context) {
+  return torus_explain_visit(engine->explain, after, visit, context);
+}
+
 void torus_engine_clear_programs(torus_engine_t *engine) {
   wait_for_queue(engine);
   torus_program_cache_clear(engine->cache);
+  if (engine->bounds != NULL) torus_bounds_clear(engine->bounds);
 }
 
 void torus_engine_set_cache_only(torus_engine_t *engine, bool cache_only) {

@@ -9,8 +9,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "engine/explain.h"
 #include "hlo/encode.h"
 #include "hlo/graph.h"
+#include "torus/capture.h"
 #include "torus/engine.h"
 #include "torus/memory.h"
 
@@ -35,6 +37,7 @@ struct torus_value {
   uint64_t parameter_window;
   torus_buffer_t *buffer;    /* READY */
   torus_status_t error;      /* FAILED */
+  int64_t *physical;         /* dimensions in which the buffer holds |dims|; NULL: exactly those */
   int64_t dims[];
 };
 
@@ -44,6 +47,10 @@ struct torus_storage {
   int device;
   size_t size_bytes;
   torus_value_t *value;      /* NULL: never written */
+  uint64_t born_in;          /* number of the capture during which it was made; 0: none */
+  hlo_t parameter;           /* its input node in a capture's window |parameter_window| */
+  uint64_t parameter_window;
+  atomic_size_t capture_slot; /* 1 + its place among the writes of the capture going on; 0: none */
 };
 
 /* A condition whose failure is reported at the next wait. */
@@ -53,6 +60,7 @@ typedef struct torus_check {
   torus_status_code_t code;
   const char *format;        /* of a message; %lld the culprit, %d |dim|, %lld |size| */
   const char *op_name;
+  torus_place_t place;       /* where the operator was called */
   int64_t size;
   int dim;
 } torus_check_t;
@@ -68,11 +76,13 @@ typedef struct torus_window {
   size_t check_count, check_capacity;
   size_t op_count;
   size_t heavy_count;        /* products and convolutions among them */
+  torus_mode_t mode;         /* in which it was closed */
   uint64_t rolling;          /* content hash of the last operators, across windows */
   uint64_t start;            /* the rolling hash at which the window began */
 } torus_window_t;
 
-/* A closed window on its way to the worker. */
+/* A closed window on its way to the worker; or, with |capture|, a captured one to be compiled
+ * (graph present) or run again (graph NULL: |window| has only inputs, values and checks). */
 typedef struct torus_job {
   struct torus_job *next;
   int device;
@@ -81,6 +91,9 @@ typedef struct torus_job {
   size_t output_count;
   bool *donatable;           /* per window input: nobody else can see it any more */
   bool has_failed_input;     /* its error was reported with the program that failed first */
+  bool is_bounded;           /* its program serves all sizes under a bound */
+  torus_capture_t *capture;  /* retained */
+  uint64_t random[2];        /* of a run of a capture: seed, offset */
 } torus_job_t;
 
 typedef struct torus_pending_check {
@@ -102,6 +115,8 @@ enum { TORUS_SOFT_MEMORIES = 4096 };
 typedef struct torus_device {
   pthread_mutex_t lock;
   torus_window_t window;
+  torus_capture_t *capture;    /* being recorded into |window|, owned; NULL: none */
+  atomic_ullong capturing;     /* number of that capture, readable without the lock; 0: none */
   torus_result_t *results;   /* of the last call */
   size_t result_capacity;
   struct torus_call_result *call_results; /* scratch of the call being lowered */
@@ -114,6 +129,7 @@ typedef struct torus_device {
 } torus_device_t;
 
 typedef struct torus_program_cache torus_program_cache_t;
+typedef struct torus_bounds torus_bounds_t;
 
 struct torus_engine {
   torus_client_t *client;
@@ -137,6 +153,8 @@ struct torus_engine {
   hlo_graph_t *spare_graphs[8];
   int spare_count;
   torus_program_cache_t *cache;  /* used by the worker only */
+  torus_bounds_t *bounds;        /* likewise; NULL: each size has its own program */
+  torus_explain_t *explain;
   atomic_bool cache_only;
   torus_metrics_t metrics;   /* under |lock| */
   char *last_program;        /* under |lock| */
@@ -148,6 +166,16 @@ torus_status_t torus_value_create(torus_engine_t *engine, int device, torus_dtyp
 int64_t torus_value_numel(const torus_value_t *value);
 /* Waits until the value is READY or FAILED; closes its window first. Returns its error. */
 torus_status_t torus_value_wait(torus_value_t *value);
+
+/* Takes note of the dimensions in which the value will be held, unless they are its own. */
+torus_status_t torus_value_set_physical(torus_value_t *value, const int64_t *dims);
+const int64_t *torus_value_held_dims(const torus_value_t *value);
+/* The same elements in a new READY value that holds them in |value|'s other dimensions; goes through
+ * the host. |held| was made with torus_value_set_physical and has no buffer yet. */
+torus_status_t torus_value_fill_padded(torus_value_t *held, torus_value_t *exact);
+/* The same elements in a buffer of the value's own dimensions; goes through the host. |out_buffer|
+ * must be released by the caller. */
+torus_status_t torus_value_exact_buffer(torus_value_t *value, torus_buffer_t **out_buffer);
 
 /* ---- window.c ---- */
 torus_status_t torus_window_init(torus_window_t *window, torus_engine_t *engine, uint64_t serial);
@@ -161,9 +189,24 @@ torus_status_t torus_window_add_check(torus_device_t *device, const torus_check_
 /* Hands the open window to the worker and opens the next. Device must be locked. On
  * RESOURCE_EXHAUSTED the window stays open as it was. */
 torus_status_t torus_window_close(torus_engine_t *engine, int device);
+/* The open window as a job that is not enqueued yet; the next window is open. Dead values are to be
+ * dropped first. On failure the window stays open as it was. */
+torus_status_t torus_window_take(torus_engine_t *engine, int device, torus_job_t **out_job);
+/* A value that only the window refers to is dead: it needs no result. */
+void torus_window_drop_dead(torus_window_t *window);
+/* Empties the open window: nothing that was recorded is wanted any more. */
+void torus_window_forget(torus_window_t *window);
+/* A new input of the type of |value|, which the window retains. */
+hlo_t torus_window_add_input(torus_window_t *window, torus_value_t *value);
+/* Makes room for one more element in a growing array. */
+torus_status_t torus_grow(void *array, size_t count, size_t *capacity, size_t element_bytes);
 /* Adds |by| to |queued| of all inputs and values. */
 void torus_window_count_queued(torus_window_t *window, int by);
 void torus_window_deinit(torus_window_t *window);
+
+/* ---- storage.c ---- */
+/* The node of the storage's content, which is not NULL, in the open window. */
+hlo_t torus_storage_node(torus_device_t *device, torus_storage_t *storage);
 
 /* ---- view.c ---- */
 /* Elements of a strided view of |base| (the storage's value in any shape) as a node of the view's
@@ -186,6 +229,31 @@ void torus_job_destroy(torus_job_t *job);
 /* Waits until |ticket| jobs have ended. Waking at each job would cost more than the job. With
  * engine.lock held. */
 void torus_engine_wait_ticket(torus_engine_t *engine, uint64_t ticket);
+
+/* ---- capture.c ---- */
+/* What a capture does where the window reads and writes storages; device locked, capture going on. */
+hlo_t torus_capture_read(torus_device_t *device, torus_storage_t *storage);
+/* |value|, or an OPEN stand-in for it, retained: what the storage is to hold. NULL when memory is
+ * short, which the end of the capture reports. */
+torus_value_t *torus_capture_write(torus_device_t *device, torus_storage_t *storage,
+                                   torus_value_t *value);
+/* Gives a storage without content some before it is read through |view|: what is written there
+ * later, outside, must be seen by the program. */
+torus_status_t torus_capture_fill(torus_device_t *device, const torus_view_t *view);
+/* The storage is about to be freed. */
+void torus_capture_forget(torus_storage_t *storage);
+/* Seed and offset of random numbers as nodes that each run sets anew. */
+void torus_capture_random(torus_device_t *device, uint64_t seed, uint64_t offset, hlo_t *out_seed,
+                          hlo_t *out_offset);
+/* An error where a storage that a capture may have to restore would change its size. */
+torus_status_t torus_capture_refuse_resize(const torus_storage_t *storage);
+/* The error of what cannot be done before the capture has ended. */
+torus_status_t torus_capture_refuse_wait(void);
+
+/* ---- replay.c ---- */
+/* On the worker: compiles a captured window into its capture, which keeps the outcome. */
+void torus_capture_prepare(torus_engine_t *engine, torus_job_t *job);
+torus_status_t torus_capture_run(torus_engine_t *engine, torus_job_t *job, torus_buffer_t **results);
 
 /* ---- check.c ---- */
 /* The check vector of a window with checks; HLO_NONE with an error in the graph on failure. */
@@ -212,8 +280,21 @@ typedef struct torus_launch {
 /* The program for a job's graph, compiled if need be. */
 torus_status_t torus_program_cache_get(torus_program_cache_t *cache, torus_job_t *job,
                                        hlo_encoding_t *encoding, torus_launch_t *out_launch);
+/* Whether it is there already, in memory. */
+bool torus_program_cache_has(torus_program_cache_t *cache, torus_job_t *job,
+                             hlo_encoding_t *encoding);
 void torus_program_cache_clear(torus_program_cache_t *cache);
 void torus_program_cache_destroy(torus_program_cache_t *cache); /* accepts NULL */
+
+/* ---- bounds.c ---- */
+torus_status_t torus_bounds_create(torus_engine_t *engine, torus_bounds_t **out_bounds);
+/* Where sizes of the job's structure are seen to change, its graph becomes one for all sizes under a
+ * bound; otherwise, where inputs are held in larger dimensions, one that cuts them. |out_rewritten|
+ * tells whether graph and outputs are others now. */
+torus_status_t torus_bounds_apply(torus_bounds_t *bounds, torus_job_t *job, bool has_padded,
+                                  bool *out_rewritten);
+void torus_bounds_clear(torus_bounds_t *bounds);
+void torus_bounds_destroy(torus_bounds_t *bounds); /* accepts NULL */
 
 /* ---- disk.c ---- */
 typedef struct torus_disk_cache torus_disk_cache_t;

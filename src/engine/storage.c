@@ -79,6 +79,7 @@ torus_status_t torus_storage_create(torus_engine_t *engine, int device, size_t s
   storage->engine = engine;
   storage->device = device;
   storage->size_bytes = size_bytes;
+  storage->born_in = atomic_load(&engine->devices[device].capturing);
   *out_storage = storage;
   return TORUS_OK;
 }
@@ -91,6 +92,7 @@ torus_storage_t *torus_storage_retain(torus_storage_t *storage) {
 void torus_storage_release(torus_storage_t *storage) {
   if (storage == NULL) return;
   if (atomic_fetch_sub_explicit(&storage->refs, 1, memory_order_acq_rel) != 1) return;
+  if (atomic_load(&storage->capture_slot) != 0) torus_capture_forget(storage);
   unreserve(storage->engine, storage->device, storage->size_bytes);
   torus_value_release(storage->value);
   torus_free(storage);
@@ -101,13 +103,36 @@ int torus_storage_device(const torus_storage_t *storage) { return storage->devic
 size_t torus_storage_size_bytes(const torus_storage_t *storage) { return storage->size_bytes; }
 
 void torus_storage_set(torus_storage_t *storage, torus_value_t *value) {
+  torus_device_t *device = &storage->engine->devices[storage->device];
+  torus_value_t *next = device->capture != NULL ? torus_capture_write(device, storage, value)
+                                                : torus_value_retain(value);
   torus_value_t *old = storage->value;
-  storage->value = torus_value_retain(value);
+  storage->value = next;
   torus_value_release(old);
 }
 
-torus_value_t *torus_storage_get(torus_storage_t *storage) {
+/* The content of a storage in a capture is whatever it is at each run: a node, not a value. */
+static torus_value_t *captured_content(torus_device_t *device, torus_storage_t *storage) {
+  torus_value_t *value;
+  const hlo_t node = torus_capture_read(device, storage);
+  if (node == HLO_NONE) return torus_value_retain(storage->value);
+  torus_status_t status = torus_window_value(storage->engine, storage->device, node, &value);
+  if (status == TORUS_OK) return value;
+  torus_status_ignore(status);
   return torus_value_retain(storage->value);
+}
+
+torus_value_t *torus_storage_get(torus_storage_t *storage) {
+  torus_device_t *device = &storage->engine->devices[storage->device];
+  torus_value_t *value = storage->value;
+  const bool is_outside = value != NULL && atomic_load(&value->state) != TORUS_VALUE_OPEN;
+  if (device->capture != NULL && is_outside) return captured_content(device, storage);
+  return torus_value_retain(value);
+}
+
+hlo_t torus_storage_node(torus_device_t *device, torus_storage_t *storage) {
+  if (device->capture != NULL) return torus_capture_read(device, storage);
+  return torus_window_node(device, storage->value);
 }
 
 /* The leading |size_bytes| of the flat bytes of |x|, zero-filled where it grows. */
@@ -120,7 +145,7 @@ static hlo_t resized(hlo_graph_t *g, hlo_t x, size_t size_bytes) {
 static torus_status_t resize_value(torus_storage_t *storage, size_t size_bytes) {
   torus_device_t *device = &storage->engine->devices[storage->device];
   hlo_graph_t *g = device->window.graph;
-  hlo_t node = resized(g, torus_window_node(device, storage->value), size_bytes);
+  hlo_t node = resized(g, torus_storage_node(device, storage), size_bytes);
   TORUS_TRY(hlo_graph_take_error(g));
   torus_value_t *value;
   TORUS_TRY(torus_window_value(storage->engine, storage->device, node, &value));
@@ -131,6 +156,7 @@ static torus_status_t resize_value(torus_storage_t *storage, size_t size_bytes) 
 
 torus_status_t torus_storage_resize(torus_storage_t *storage, size_t size_bytes) {
   if (size_bytes == storage->size_bytes) return TORUS_OK;
+  TORUS_TRY(torus_capture_refuse_resize(storage));
   TORUS_TRY(reserve(storage->engine, storage->device, size_bytes));
   torus_status_t status = TORUS_OK;
   torus_device_lock(storage->engine, storage->device);

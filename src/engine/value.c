@@ -38,6 +38,7 @@ void torus_value_release(torus_value_t *value) {
   if (atomic_fetch_sub_explicit(&value->refs, 1, memory_order_acq_rel) != 1) return;
   torus_buffer_release(value->buffer);
   torus_status_free(value->error);
+  torus_free(value->physical);
   torus_free(value);
 }
 
@@ -95,10 +96,109 @@ torus_status_t torus_value_wait(torus_value_t *value) {
   return torus_status_clone(value->error);
 }
 
+/* ---- dimensions held ---- */
+
+torus_status_t torus_value_set_physical(torus_value_t *value, const int64_t *dims) {
+  const size_t bytes = (size_t)value->rank * sizeof *dims;
+  if (bytes == 0 || memcmp(value->dims, dims, bytes) == 0) return TORUS_OK;
+  TORUS_TRY(torus_try_alloc(bytes, (void **)&value->physical));
+  memcpy(value->physical, dims, bytes);
+  return TORUS_OK;
+}
+
+const int64_t *torus_value_held_dims(const torus_value_t *value) {
+  return value->physical != NULL ? value->physical : value->dims;
+}
+
+/* Copies between an array |held| in larger dimensions and a dense one. */
+static void copy_rows(char *held, const int64_t *held_dims, char *dense, const int64_t *dims,
+                      int rank, size_t item_bytes, bool to_dense) {
+  if (rank <= 1) {
+    const size_t bytes = (rank == 1 ? (size_t)dims[0] : 1) * item_bytes;
+    memcpy(to_dense ? dense : held, to_dense ? held : dense, bytes);
+    return;
+  }
+  const size_t held_step = elements(rank - 1, held_dims + 1) * item_bytes;
+  const size_t step = elements(rank - 1, dims + 1) * item_bytes;
+  for (int64_t i = 0; i < dims[0]; ++i) {
+    copy_rows(held + (size_t)i * held_step, held_dims + 1, dense + (size_t)i * step, dims + 1,
+              rank - 1, item_bytes, to_dense);
+  }
+}
+
+static size_t held_bytes(const torus_value_t *value) {
+  return elements(value->rank, torus_value_held_dims(value)) * torus_dtype_bytes(value->dtype);
+}
+
+/* What the buffer holds, cut to what counts. */
+static torus_status_t download(torus_value_t *value, void *data, size_t size_bytes) {
+  if (value->physical == NULL) return torus_buffer_to_host(value->buffer, data, size_bytes);
+  if (size_bytes != torus_value_size_bytes(value)) {
+    return torus_status_make(TORUS_STATUS_INVALID_ARGUMENT, "%zu bytes are wanted of an array of %zu bytes",
+                             size_bytes, torus_value_size_bytes(value));
+  }
+  void *held;
+  TORUS_TRY(torus_try_alloc(held_bytes(value), &held));
+  torus_status_t status = torus_buffer_to_host(value->buffer, held, held_bytes(value));
+  if (status == TORUS_OK) {
+    copy_rows(held, value->physical, data, value->dims, value->rank,
+              torus_dtype_bytes(value->dtype), true);
+  }
+  torus_free(held);
+  return status;
+}
+
+static void count_transfers(torus_engine_t *engine, size_t to_host, size_t to_device) {
+  pthread_mutex_lock(&engine->lock);
+  engine->metrics.transfers_to_host += to_host > 0;
+  engine->metrics.bytes_to_host += (int64_t)to_host;
+  engine->metrics.transfers_to_device += to_device > 0;
+  engine->metrics.bytes_to_device += (int64_t)to_device;
+  pthread_mutex_unlock(&engine->lock);
+}
+
+static torus_status_t upload_padded(torus_value_t *held, char *dense, char *padded) {
+  copy_rows(padded, held->physical, dense, held->dims, held->rank, torus_dtype_bytes(held->dtype),
+            false);
+  return torus_buffer_from_host(held->engine->client, held->device, padded, held->dtype, held->rank,
+                                held->physical, &held->buffer);
+}
+
+torus_status_t torus_value_fill_padded(torus_value_t *held, torus_value_t *exact) {
+  const size_t dense_bytes = torus_value_size_bytes(exact), padded_bytes = held_bytes(held);
+  void *dense;
+  TORUS_TRY(torus_try_alloc(dense_bytes + padded_bytes, &dense));
+  torus_status_t status = torus_buffer_to_host(exact->buffer, dense, dense_bytes);
+  if (status == TORUS_OK) status = upload_padded(held, dense, (char *)dense + dense_bytes);
+  torus_free(dense);
+  if (status == TORUS_OK) {
+    atomic_store(&held->state, TORUS_VALUE_READY);
+    count_transfers(held->engine, dense_bytes, padded_bytes);
+  }
+  return status;
+}
+
+torus_status_t torus_value_exact_buffer(torus_value_t *value, torus_buffer_t **out_buffer) {
+  const size_t bytes = torus_value_size_bytes(value);
+  void *dense;
+  *out_buffer = NULL;
+  TORUS_TRY(torus_try_alloc(bytes, &dense));
+  torus_status_t status = download(value, dense, bytes);
+  if (status == TORUS_OK) {
+    status = torus_buffer_from_host(value->engine->client, value->device, dense, value->dtype,
+                                    value->rank, value->dims, out_buffer);
+  }
+  torus_free(dense);
+  if (status == TORUS_OK) count_transfers(value->engine, bytes, bytes);
+  return status;
+}
+
+/* ---- to the host and to other devices ---- */
+
 torus_status_t torus_value_to_host(torus_value_t *value, void *data, size_t size_bytes) {
   TORUS_TRY(torus_value_wait(value));
   TORUS_TRY(torus_engine_verify(value->engine));
-  TORUS_TRY(torus_buffer_to_host(value->buffer, data, size_bytes));
+  TORUS_TRY(download(value, data, size_bytes));
   torus_engine_t *engine = value->engine;
   pthread_mutex_lock(&engine->lock);
   engine->metrics.transfers_to_host += 1;
@@ -112,7 +212,10 @@ torus_status_t torus_value_to_device(torus_value_t *value, int device, torus_val
   TORUS_TRY(torus_value_wait(value));
   torus_value_t *copy;
   TORUS_TRY(torus_value_create(value->engine, device, value->dtype, value->rank, value->dims, &copy));
-  torus_status_t status = torus_buffer_copy_to_device(value->buffer, device, &copy->buffer);
+  torus_status_t status = torus_value_set_physical(copy, torus_value_held_dims(value));
+  if (status == TORUS_OK) {
+    status = torus_buffer_copy_to_device(value->buffer, device, &copy->buffer);
+  }
   if (status != TORUS_OK) {
     torus_value_release(copy);
     return torus_status_annotate(status, "copy from tpu:%d to tpu:%d", value->device, device);

@@ -385,11 +385,26 @@ static hlo_t number_node(hlo_graph_t *g, const torus_view_t *view) {
   return hlo_soft(g, view->dtype, (double)n->i);
 }
 
+/* The node of the storage's content; HLO_NONE when there is none, or with an error in the graph. */
+static hlo_t content_node(torus_device_t *device, const torus_view_t *view) {
+  torus_storage_t *storage = view->storage;
+  if (storage->value == NULL && device->capture != NULL) {
+    torus_status_t status = torus_capture_fill(device, view);
+    if (status != TORUS_OK) {
+      torus_status_ignore(status);
+      return hlo_fail(device->window.graph, TORUS_STATUS_RESOURCE_EXHAUSTED,
+                      "out of memory for a tensor of a captured graph");
+    }
+  }
+  return storage->value != NULL ? torus_storage_node(device, storage) : HLO_NONE;
+}
+
 hlo_t torus_view_node(torus_device_t *device, const torus_view_t *view) {
   hlo_graph_t *g = device->window.graph;
   if (view->storage == NULL) return number_node(g, view);
+  const hlo_t content = content_node(device, view);
   if (view->storage->value == NULL) return hlo_zeros(g, view->dtype, view->rank, view->sizes);
-  return torus_view_gather(g, torus_window_node(device, view->storage->value), view);
+  return torus_view_gather(g, content, view);
 }
 
 static torus_status_t read_new_value(torus_engine_t *engine, const torus_view_t *view,
@@ -438,7 +453,7 @@ static torus_status_t assign_node(torus_engine_t *engine, const torus_view_t *vi
   const torus_view_t source = {.dtype = value->dtype, .rank = rank, .sizes = sizes, .strides = strides};
   hlo_t update = torus_view_gather(g, torus_window_node(device, value), &source);
   update = hlo_expand(g, hlo_convert(g, update, view->dtype), view->rank, view->sizes);
-  hlo_t base = storage->value != NULL ? torus_window_node(device, storage->value) : HLO_NONE;
+  hlo_t base = content_node(device, view);
   const int64_t count = (int64_t)(storage->size_bytes / torus_dtype_bytes(view->dtype));
   hlo_t node = torus_view_scatter(g, base, count, view, update);
   TORUS_TRY(hlo_graph_take_error(g));

@@ -2,9 +2,9 @@
 #include <string.h>
 
 #include "engine/engine_internal.h"
+#include "torus/log.h"
 
-/* Makes room for one more element in a growing array. */
-static torus_status_t grow(void *array, size_t count, size_t *capacity, size_t element_bytes) {
+torus_status_t torus_grow(void *array, size_t count, size_t *capacity, size_t element_bytes) {
   void **slot = array;
   if (count < *capacity) return TORUS_OK;
   const size_t wanted = *capacity == 0 ? 32 : *capacity * 2;
@@ -31,6 +31,7 @@ static torus_status_t take_graph(torus_engine_t *engine, hlo_graph_t **out_graph
 torus_status_t torus_window_init(torus_window_t *window, torus_engine_t *engine, uint64_t serial) {
   memset(window, 0, sizeof *window);
   window->serial = serial;
+  window->mode = TORUS_MODE_FUSED;
   return take_graph(engine, &window->graph);
 }
 
@@ -47,9 +48,9 @@ void torus_window_deinit(torus_window_t *window) {
   memset(window, 0, sizeof *window);
 }
 
-static hlo_t add_input(torus_window_t *window, torus_value_t *value) {
-  torus_status_t status = grow(&window->inputs, window->input_count, &window->input_capacity,
-                               sizeof(torus_value_t *));
+hlo_t torus_window_add_input(torus_window_t *window, torus_value_t *value) {
+  torus_status_t status = torus_grow(&window->inputs, window->input_count,
+                                     &window->input_capacity, sizeof(torus_value_t *));
   if (status != TORUS_OK) {
     torus_status_ignore(status);
     return hlo_fail(window->graph, TORUS_STATUS_RESOURCE_EXHAUSTED, "out of host memory");
@@ -58,23 +59,25 @@ static hlo_t add_input(torus_window_t *window, torus_value_t *value) {
                              value->dims);
   if (node == HLO_NONE) return HLO_NONE;
   window->inputs[window->input_count++] = torus_value_retain(value);
-  value->parameter = node;
-  value->parameter_window = window->serial;
   return node;
 }
 
 hlo_t torus_window_node(torus_device_t *device, torus_value_t *value) {
   if (atomic_load(&value->state) == TORUS_VALUE_OPEN) return value->node;
   if (value->parameter_window == device->window.serial) return value->parameter;
-  return add_input(&device->window, value);
+  const hlo_t node = torus_window_add_input(&device->window, value);
+  if (node == HLO_NONE) return HLO_NONE;
+  value->parameter = node;
+  value->parameter_window = device->window.serial;
+  return node;
 }
 
 torus_status_t torus_window_value(torus_engine_t *engine, int device, hlo_t node,
                                   torus_value_t **out_value) {
   torus_window_t *window = &engine->devices[device].window;
   *out_value = NULL;
-  TORUS_TRY(grow(&window->values, window->value_count, &window->value_capacity,
-                 sizeof(torus_value_t *)));
+  TORUS_TRY(torus_grow(&window->values, window->value_count, &window->value_capacity,
+                       sizeof(torus_value_t *)));
   torus_value_t *value;
   TORUS_TRY(torus_value_create(engine, device, hlo_dtype(window->graph, node),
                                hlo_rank(window->graph, node), hlo_dims(window->graph, node),
@@ -87,14 +90,13 @@ torus_status_t torus_window_value(torus_engine_t *engine, int device, hlo_t node
 
 torus_status_t torus_window_add_check(torus_device_t *device, const torus_check_t *check) {
   torus_window_t *window = &device->window;
-  TORUS_TRY(grow(&window->checks, window->check_count, &window->check_capacity,
-                 sizeof(torus_check_t)));
+  TORUS_TRY(torus_grow(&window->checks, window->check_count, &window->check_capacity,
+                       sizeof(torus_check_t)));
   window->checks[window->check_count++] = *check;
   return TORUS_OK;
 }
 
-/* A value that only the window refers to is dead: it needs no result. */
-static void drop_dead_values(torus_window_t *window) {
+void torus_window_drop_dead(torus_window_t *window) {
   size_t kept = 0;
   for (size_t i = 0; i < window->value_count; ++i) {
     torus_value_t *value = window->values[i];
@@ -149,10 +151,27 @@ static torus_status_t add_check_output(torus_window_t *window, torus_job_t *job)
   return TORUS_OK;
 }
 
+static void log_window(const torus_job_t *job) {
+  static const char *const modes[] = {"debug", "strict", "fused"};
+  const torus_window_t *window = &job->window;
+  torus_strbuf_t text = {0};
+  torus_place_t first, last;
+  torus_strbuf_printf(&text, "%llu on tpu:%d, %s: ", (unsigned long long)window->serial, job->device,
+                      modes[window->mode]);
+  torus_operators_text(window->graph, &text);
+  torus_strbuf_printf(&text, "; %zu nodes, %zu inputs, %zu results",
+                      hlo_graph_node_count(window->graph), window->input_count, window->value_count);
+  torus_operators_places(window->graph, &first, &last);
+  torus_place_append(&text, ", at ", last, "");
+  torus_log(TORUS_LOG_WINDOW, "%s", torus_strbuf_text(&text));
+  torus_strbuf_deinit(&text);
+}
+
 /* Everything that may fail for want of memory comes before the window is given away: it then stays
  * open with all it holds, and closing it can be tried again. */
-static torus_status_t dispatch(torus_engine_t *engine, int device) {
+torus_status_t torus_window_take(torus_engine_t *engine, int device, torus_job_t **out_job) {
   torus_device_t *d = &engine->devices[device];
+  *out_job = NULL;
   torus_job_t *job;
   TORUS_TRY(make_job(engine, device, &job));
   torus_window_t next;
@@ -166,11 +185,18 @@ static torus_status_t dispatch(torus_engine_t *engine, int device) {
   torus_window_count_queued(&d->window, 1);
   job->window = d->window;
   d->window = next;
+  *out_job = job;
+  return TORUS_OK;
+}
+
+static torus_status_t dispatch(torus_engine_t *engine, int device) {
+  torus_job_t *job;
+  TORUS_TRY(torus_window_take(engine, device, &job));
+  if (torus_log_is_on(TORUS_LOG_WINDOW)) log_window(job);
   return torus_engine_enqueue(engine, job);
 }
 
-/* Nothing that was recorded is wanted any more. */
-static void forget(torus_window_t *window) {
+void torus_window_forget(torus_window_t *window) {
   hlo_graph_t *graph = window->graph;
   const uint64_t serial = window->serial + 1, rolling = window->rolling;
   window->graph = NULL;
@@ -183,9 +209,10 @@ static void forget(torus_window_t *window) {
 
 torus_status_t torus_window_close(torus_engine_t *engine, int device) {
   torus_window_t *window = &engine->devices[device].window;
+  if (engine->devices[device].capture != NULL) return torus_capture_refuse_wait();
   torus_status_ignore(hlo_graph_take_error(window->graph));
-  drop_dead_values(window);
+  torus_window_drop_dead(window);
   if (window->value_count > 0 || window->check_count > 0) return dispatch(engine, device);
-  forget(window);
+  torus_window_forget(window);
   return TORUS_OK;
 }

@@ -11,6 +11,7 @@ void torus_job_destroy(torus_job_t *job) {
   if (job == NULL) return;
   torus_window_count_queued(&job->window, -1);
   torus_window_deinit(&job->window);
+  torus_capture_release(job->capture);
   torus_free(job);
 }
 
@@ -137,10 +138,47 @@ static torus_status_t run_encoded(torus_engine_t *engine, torus_job_t *job,
   return status;
 }
 
+static torus_status_t encode(torus_job_t *job, hlo_encoding_t *encoding) {
+  hlo_encoding_deinit(encoding);
+  return hlo_encode(job->window.graph, job->outputs, job->output_count, encoding);
+}
+
+static bool has_padded_input(const torus_window_t *window) {
+  for (size_t i = 0; i < window->input_count; ++i) {
+    if (window->inputs[i]->physical != NULL) return true;
+  }
+  return false;
+}
+
+/* The results' values learn in which dimensions they will be held. */
+static torus_status_t set_physical(torus_job_t *job) {
+  for (size_t i = 0; i < job->window.value_count; ++i) {
+    TORUS_TRY(torus_value_set_physical(job->window.values[i],
+                                       hlo_dims(job->window.graph, job->outputs[i])));
+  }
+  return TORUS_OK;
+}
+
+/* The exact sizes come first: a program that is there for them needs no look at what changes. */
+static torus_status_t prepare(torus_engine_t *engine, torus_job_t *job, hlo_encoding_t *encoding) {
+  const bool has_padded = has_padded_input(&job->window);
+  if (!has_padded) {
+    TORUS_TRY(encode(job, encoding));
+    if (engine->bounds == NULL || torus_program_cache_has(engine->cache, job, encoding)) {
+      return TORUS_OK;
+    }
+  }
+  bool rewritten;
+  TORUS_TRY(torus_bounds_apply(engine->bounds, job, has_padded, &rewritten));
+  if (!rewritten) return TORUS_OK;
+  TORUS_TRY(set_physical(job));
+  return encode(job, encoding);
+}
+
 static torus_status_t run_job(torus_engine_t *engine, torus_job_t *job, torus_buffer_t **results) {
+  if (job->capture != NULL) return torus_capture_run(engine, job, results);
   hlo_encoding_t encoding = {0};
-  torus_status_t status =
-      hlo_encode(job->window.graph, job->outputs, job->output_count, &encoding);
+  torus_status_t status = prepare(engine, job, &encoding);
   if (status == TORUS_OK) status = run_encoded(engine, job, &encoding, results);
   hlo_encoding_deinit(&encoding);
   return status;
@@ -194,6 +232,7 @@ static void publish_results(torus_engine_t *engine, torus_job_t *job, torus_buff
     atomic_store(&window->values[i]->state, TORUS_VALUE_READY);
   }
   engine->metrics.launches += 1;
+  engine->metrics.bounded_launches += job->is_bounded;
   pthread_mutex_unlock(&engine->lock);
 }
 
@@ -210,13 +249,21 @@ static void publish_failure(torus_engine_t *engine, torus_job_t *job, torus_stat
   torus_status_free(status);
 }
 
+/* Says where the operators of a failed program were called. */
+static torus_status_t place_failure(const torus_job_t *job, torus_status_t status) {
+  torus_place_t first, last;
+  if (job->has_failed_input || job->window.graph == NULL) return status;
+  torus_operators_places(job->window.graph, &first, &last);
+  return torus_status_with_places(status, first, last);
+}
+
 static void recycle(torus_engine_t *engine, torus_job_t *job) {
   hlo_graph_t *graph = job->window.graph;
   job->window.graph = NULL;
   torus_job_destroy(job);
-  hlo_graph_clear(graph);
+  if (graph != NULL) hlo_graph_clear(graph);
   pthread_mutex_lock(&engine->lock);
-  if (engine->spare_count < 8) {
+  if (graph != NULL && engine->spare_count < 8) {
     engine->spare_graphs[engine->spare_count++] = graph;
     graph = NULL;
   }
@@ -230,19 +277,27 @@ static void recycle(torus_engine_t *engine, torus_job_t *job) {
   hlo_graph_destroy(graph);
 }
 
+static void run_and_publish(torus_engine_t *engine, torus_job_t *job) {
+  torus_buffer_t **results = torus_alloc((job->output_count + 1) * sizeof *results);
+  torus_status_t status =
+      results != NULL ? run_job(engine, job, results)
+                      : torus_status_make(TORUS_STATUS_RESOURCE_EXHAUSTED, "out of host memory");
+  if (status == TORUS_OK) {
+    publish_results(engine, job, results);
+  } else {
+    publish_failure(engine, job, place_failure(job, status));
+  }
+  torus_free(results);
+}
+
 void *torus_worker_main(void *argument) {
   torus_engine_t *engine = argument;
   for (torus_job_t *job = next_job(engine); job != NULL; job = next_job(engine)) {
-    torus_buffer_t **results = torus_alloc((job->output_count + 1) * sizeof *results);
-    torus_status_t status =
-        results != NULL ? run_job(engine, job, results)
-                        : torus_status_make(TORUS_STATUS_RESOURCE_EXHAUSTED, "out of host memory");
-    if (status == TORUS_OK) {
-      publish_results(engine, job, results);
+    if (job->capture != NULL && job->window.graph != NULL) {
+      torus_capture_prepare(engine, job);
     } else {
-      publish_failure(engine, job, status);
+      run_and_publish(engine, job);
     }
-    torus_free(results);
     recycle(engine, job);
   }
   return NULL;

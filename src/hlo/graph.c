@@ -28,6 +28,7 @@ void hlo_graph_destroy(hlo_graph_t *g) {
   torus_free(g->ints);
   torus_free(g->softs);
   torus_free(g->region_parents);
+  torus_free(g->marks);
   torus_free(g->scratch);
   torus_status_free(g->error);
   torus_free(g);
@@ -40,6 +41,7 @@ void hlo_graph_clear(hlo_graph_t *g) {
   g->soft_count = 0;
   g->region_count = 0;
   g->region = 0;
+  g->mark_count = 0;
 }
 
 void hlo_graph_swap(hlo_graph_t *a, hlo_graph_t *b) {
@@ -59,6 +61,38 @@ void hlo_graph_set_precision(hlo_graph_t *g, hlo_precision_t precision) {
 }
 
 void hlo_graph_set_mixed_products(hlo_graph_t *g, bool mixed) { g->widened_products = !mixed; }
+
+/* ---- marks ---- */
+
+static bool grow_marks(hlo_graph_t *g) {
+  const size_t wanted = g->mark_capacity ? g->mark_capacity * 2 : 64;
+  hlo_mark_t *bigger = torus_realloc(g->marks, wanted * sizeof *bigger);
+  if (!bigger) return false;
+  g->marks = bigger;
+  g->mark_capacity = wanted;
+  return true;
+}
+
+void hlo_graph_mark(hlo_graph_t *g, const char *name, const void *code, int32_t instruction) {
+  if (g->mark_count == g->mark_capacity && !grow_marks(g)) return;
+  g->marks[g->mark_count++] = (hlo_mark_t){
+      .name = name, .code = code, .instruction = instruction, .first = (hlo_t)g->node_count};
+}
+
+const hlo_mark_t *hlo_graph_marks(const hlo_graph_t *g, size_t *out_count) {
+  *out_count = g->mark_count;
+  return g->marks;
+}
+
+const hlo_mark_t *hlo_graph_mark_of(const hlo_graph_t *g, hlo_t x) {
+  size_t low = 0, high = g->mark_count; /* marks below |low| begin at or before x */
+  while (low < high) {
+    const size_t middle = low + (high - low) / 2;
+    if (g->marks[middle].first <= x) low = middle + 1;
+    else high = middle;
+  }
+  return low > 0 ? &g->marks[low - 1] : NULL;
+}
 
 /* ---- errors ---- */
 

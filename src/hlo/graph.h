@@ -36,6 +36,21 @@ void hlo_graph_clear(hlo_graph_t *g);
 void hlo_graph_swap(hlo_graph_t *a, hlo_graph_t *b);
 size_t hlo_graph_node_count(const hlo_graph_t *g);
 
+/* Who appended the nodes from |first| up to the next mark. Marks say nothing about the program: they
+ * are for explaining it. */
+typedef struct hlo_mark {
+  const char *name;     /* of the operator; lives for ever */
+  const void *code;     /* where it was called, as in torus_place_t */
+  int32_t instruction;
+  hlo_t first;
+} hlo_mark_t;
+/* The nodes from here on are |name|'s. Without memory there is no mark. */
+void hlo_graph_mark(hlo_graph_t *g, const char *name, const void *code, int32_t instruction);
+/* Valid until the next mark. */
+const hlo_mark_t *hlo_graph_marks(const hlo_graph_t *g, size_t *out_count);
+/* The mark that node x belongs to, or NULL. */
+const hlo_mark_t *hlo_graph_mark_of(const hlo_graph_t *g, hlo_t x);
+
 /* The first error since the last take, owned by the caller; success when there is none. */
 TORUS_NODISCARD torus_status_t hlo_graph_take_error(hlo_graph_t *g);
 bool hlo_graph_failed(const hlo_graph_t *g);

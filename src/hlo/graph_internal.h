@@ -108,6 +108,8 @@ struct hlo_graph {
   int32_t *region_parents; /* of region 1, 2, ... at [0], [1], ... */
   size_t region_count, region_capacity;
   int32_t region;          /* where nodes are appended now */
+  hlo_mark_t *marks;
+  size_t mark_count, mark_capacity;
   uint32_t *scratch;       /* of hlo_number_live */
   size_t scratch_capacity;
   hlo_precision_t precision;

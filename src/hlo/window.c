@@ -193,11 +193,12 @@ static hlo_t combine(hlo_graph_t *g, hlo_reduction_t how, hlo_t x, hlo_t y) {
 }
 
 /* Splits |dim| into rows of SCAN_WINDOW elements, runs within the rows, and combines each row with
- * the running reduction of the rows before it, found in the same way. */
+ * the running reduction of the rows before it, found in the same way. The last row is always filled
+ * up, so that all sizes of as many steps are one structure. */
 static hlo_t scan_rows(hlo_graph_t *g, hlo_reduction_t how, hlo_t x, int dim) {
   int64_t dims[TORUS_MAX_RANK + 1], low[TORUS_MAX_RANK + 1] = {0}, high[TORUS_MAX_RANK + 1] = {0};
   int rank = hlo_shape(g, x, dims);
-  int64_t size = dims[dim], rows = (size + SCAN_WINDOW - 1) / SCAN_WINDOW;
+  int64_t size = dims[dim], rows = size / SCAN_WINDOW + 1;
   hlo_t identity = hlo_identity_of(g, how, hlo_dtype(g, x));
   high[dim] = rows * SCAN_WINDOW - size;
   hlo_t padded = hlo_pad(g, x, identity, low, high, NULL);

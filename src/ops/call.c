@@ -224,7 +224,9 @@ static bool is_due(const torus_window_t *window, bool heavy) {
 static torus_status_t cut_if_due(torus_engine_t *engine, const torus_request_t *request) {
   torus_device_t *device = &engine->devices[request->device];
   const bool heavy = request->traits.is_heavy;
-  if (is_due(&device->window, heavy)) TORUS_TRY(torus_window_close(engine, request->device));
+  if (device->capture == NULL && is_due(&device->window, heavy)) {
+    TORUS_TRY(torus_window_close(engine, request->device));
+  }
   torus_window_t *window = &device->window;
   window->rolling = (window->rolling << ROLLING_SHIFT) ^ request->traits.hash;
   window->op_count += 1;
@@ -247,6 +249,7 @@ static void note_number(torus_device_t *device, hlo_graph_t *g, uint64_t place, 
 }
 
 static void note_numbers(torus_device_t *device, hlo_graph_t *g, size_t first) {
+  if (device->capture != NULL) return; /* what is captured never changes again */
   const size_t count = hlo_graph_soft_count(g);
   for (size_t i = first; i < count; ++i) {
     note_number(device, g, torus_hash_combine(device->window.rolling, i - first), i);
@@ -283,6 +286,7 @@ torus_status_t torus_engine_call(torus_engine_t *engine, const torus_request_t *
   const size_t checks = device->window.check_count;
   const size_t softs = hlo_graph_soft_count(call.graph);
   const uint64_t serial = device->window.serial;
+  hlo_graph_mark(call.graph, request->op->name, request->place.code, request->place.instruction);
   request->op->lower(&call, call.graph);
   torus_status_t status = finish(&call);
   if (status == TORUS_OK && device->window.serial == serial) note_numbers(device, call.graph, softs);

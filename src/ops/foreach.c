@@ -15,17 +15,24 @@ typedef enum {
   FROM_TENSOR,  /* Tensor: one 0-dim tensor for all */
 } source_t;
 
-/* An operand of all elements, and the number made last. */
+/* An operand of all elements, and the number of a list made last. */
 typedef struct operand {
   source_t source;
   int argument;
   hlo_t node;
   torus_dtype_t dtype;
-  double number;
+  torus_number_t number;
 } operand_t;
 
 static operand_t operand(source_t source, int argument) {
-  return (operand_t){source, argument, HLO_NONE, TORUS_DTYPE_INVALID, 0};
+  return (operand_t){source, argument, HLO_NONE, TORUS_DTYPE_INVALID, {0}};
+}
+
+/* Number |k| of a list argument; 0 behind its end, where the lengths do not match. */
+static torus_number_t number_at(const torus_call_t *call, int i, int k) {
+  int count;
+  const torus_number_t *numbers = op_numbers(call, i, &count);
+  return k < count ? numbers[k] : (torus_number_t){.kind = TORUS_NUMBER_INT};
 }
 
 /* ---- types ---- */
@@ -61,28 +68,30 @@ static torus_dtype_t element_type(torus_call_t *call, hlo_graph_t *g, const oper
     return promote(dtype, hlo_dtype(g, y), hlo_rank(g, y) == 0 && hlo_rank(g, x) > 0);
   }
   case FROM_SCALAR: return promote_number(call, dtype, op_scalar_dtype(call, i));
-  case FROM_SCALARS: return promote_number(call, dtype, TORUS_DTYPE_F64);
+  case FROM_SCALARS: {
+    torus_number_t number = number_at(call, i, k);
+    return promote_number(call, dtype, op_number_dtype(&number));
+  }
   default: return promote(dtype, op_tensor_dtype(call, i), hlo_rank(g, x) > 0);
   }
 }
 
 /* ---- operands ---- */
 
-static double number_at(const torus_call_t *call, int i, int k) {
-  int count;
-  const double *numbers = op_doubles(call, i, &count);
-  return k < count ? numbers[k] : 0;
+static bool is_same_number(torus_number_t x, torus_number_t y) {
+  return x.kind == y.kind && x.i == y.i && x.re == y.re && x.im == y.im;
 }
 
 /* Number |k|. Equal neighbours share a node: optimizers pass one step size for hundreds of tensors,
  * which should become one run-time argument, not hundreds. */
-static hlo_t number_node(torus_call_t *call, hlo_graph_t *g, operand_t *from, int k,
-                         torus_dtype_t dtype) {
-  double number = from->source == FROM_SCALARS ? number_at(call, from->argument, k) : 0;
-  if (from->node != HLO_NONE && from->dtype == dtype && from->number == number) return from->node;
+static hlo_t number_node(torus_call_t *call, operand_t *from, int k, torus_dtype_t dtype) {
+  torus_number_t number = {0};
+  if (from->source == FROM_SCALARS) number = number_at(call, from->argument, k);
+  bool is_known = from->node != HLO_NONE && from->dtype == dtype;
+  if (is_known && is_same_number(from->number, number)) return from->node;
   from->dtype = dtype;
   from->number = number;
-  from->node = from->source == FROM_SCALARS ? hlo_soft(g, dtype, number)
+  from->node = from->source == FROM_SCALARS ? op_number(call, &number, dtype)
                                             : op_scalar(call, from->argument, dtype);
   return from->node;
 }
@@ -92,27 +101,19 @@ static hlo_t element(torus_call_t *call, hlo_graph_t *g, operand_t *from, int k,
   switch (from->source) {
   case FROM_LIST: return hlo_convert(g, op_list_tensor(call, from->argument, k), dtype);
   case FROM_TENSOR: return op_tensor_as(call, from->argument, dtype);
-  default: return number_node(call, g, from, k, dtype);
+  default: return number_node(call, from, k, dtype);
   }
 }
 
-/* Lists go together only when they are equally long. A list of numbers does not tell integers from
- * floats, so tensors of integers with one are left to the CPU. */
+/* Lists go together only when they are equally long. */
 static bool is_matched(torus_call_t *call, const operand_t *from) {
   int count = op_list_size(call, 0), other = count;
   if (from->source == FROM_LIST) other = op_list_size(call, from->argument);
-  if (from->source == FROM_SCALARS) op_doubles(call, from->argument, &other);
-  if (count != other) {
-    op_error(call, TORUS_STATUS_INVALID_ARGUMENT,
-             "Tensor lists must have the same number of tensors, got %d and %d", count, other);
-    return false;
-  }
-  for (int k = 0; from->source == FROM_SCALARS && k < count; k++) {
-    if (!torus_dtype_is_integral(op_list_dtype(call, 0, k))) continue;
-    op_fallback(call, "a list of numbers with tensors of integers");
-    return false;
-  }
-  return true;
+  if (from->source == FROM_SCALARS) op_numbers(call, from->argument, &other);
+  if (count == other) return true;
+  op_error(call, TORUS_STATUS_INVALID_ARGUMENT,
+           "Tensor lists must have the same number of tensors, got %d and %d", count, other);
+  return false;
 }
 
 static void return_element(torus_call_t *call, hlo_graph_t *g, int k, hlo_t x,
@@ -251,6 +252,16 @@ TORUS_OP(foreach_pow_list, "_foreach_pow.List", 0) {
   foreach_binary(call, g, FROM_LIST, (binary_t){hlo_power, false, 0});
 }
 
+/* The exponent of element |k| as a double in |re|. */
+static torus_number_t exponent_at(const torus_call_t *call, source_t source, int k) {
+  torus_number_t number = {.kind = TORUS_NUMBER_DOUBLE};
+  if (source == FROM_SCALARS) number = number_at(call, 1, k);
+  else if (torus_dtype_is_complex(op_scalar_dtype(call, 1))) number.kind = TORUS_NUMBER_COMPLEX;
+  else number.re = op_double(call, 1);
+  if (number.kind <= TORUS_NUMBER_INT) number.re = (double)number.i;
+  return number;
+}
+
 static void foreach_power(torus_call_t *call, hlo_graph_t *g, source_t source) {
   operand_t exponents = operand(source, 1);
   if (!is_matched(call, &exponents)) return;
@@ -258,18 +269,18 @@ static void foreach_power(torus_call_t *call, hlo_graph_t *g, source_t source) {
     hlo_t x = op_list_tensor(call, 0, k);
     torus_dtype_t dtype = element_type(call, g, &exponents, k, x);
     torus_dtype_t wide = op_accumulate_type(dtype);
-    double exponent = source == FROM_SCALARS ? number_at(call, 1, k) : op_double(call, 1);
+    torus_number_t exponent = exponent_at(call, source, k);
+    if (exponent.kind == TORUS_NUMBER_COMPLEX) {
+      op_fallback(call, "a complex exponent");
+      return;
+    }
     hlo_t soft = element(call, g, &exponents, k, wide);
     x = hlo_convert(g, x, wide);
-    return_element(call, g, k, math_power_number(g, x, exponent, soft), dtype);
+    return_element(call, g, k, math_power_number(g, x, exponent.re, soft), dtype);
   }
 }
 
 TORUS_OP(foreach_pow_scalar, "_foreach_pow.Scalar", 0) {
-  if (torus_dtype_is_complex(op_scalar_dtype(call, 1))) {
-    op_fallback(call, "a complex exponent");
-    return;
-  }
   foreach_power(call, g, FROM_SCALAR);
 }
 

@@ -2,8 +2,8 @@
 /* Counting elements into bins. */
 #include <math.h>
 
+#include "ops/histogram.h"
 #include "ops/sort.h"
-
 
 /* |weights| added up in |size| bins; places outside are dropped. All rank 1. */
 static hlo_t bin_sums(hlo_graph_t *g, hlo_t places, hlo_t weights, int64_t size) {
@@ -140,8 +140,7 @@ typedef struct histogram {
   int range, weight, density;
 } histogram_t;
 
-/* |bins| + 1 equally spaced edges, counted from both ends as torch.linspace does. */
-static hlo_t spaced_edges(hlo_graph_t *g, hlo_t low, hlo_t high, int64_t bins) {
+hlo_t histogram_spaced_edges(hlo_graph_t *g, hlo_t low, hlo_t high, int64_t bins) {
   int64_t size = bins + 1;
   torus_dtype_t dtype = hlo_dtype(g, low);
   hlo_t place = hlo_iota(g, dtype, 1, &size, 0), count = op_count(g, dtype, bins);
@@ -153,14 +152,11 @@ static hlo_t spaced_edges(hlo_graph_t *g, hlo_t low, hlo_t high, int64_t bins) {
   return hlo_select(g, is_lower, rising, falling);
 }
 
-/* The range argument, or that of the data; coinciding bounds are moved half apart each. */
-static void histogram_bounds(torus_call_t *call, hlo_graph_t *g, const histogram_t *h, hlo_t x,
-                             hlo_t *out_low, hlo_t *out_high) {
+void histogram_bounds(torus_call_t *call, hlo_graph_t *g, hlo_t x, const double *range,
+                      hlo_t *out_low, hlo_t *out_high) {
   torus_dtype_t dtype = hlo_dtype(g, x);
   histc_t bounds = {.x = x};
-  int count = 0;
-  const double *range = op_doubles(call, h->range, &count);
-  if (count == 2) {
+  if (range != NULL) {
     bounds.low = hlo_soft(g, dtype, range[0]);
     bounds.high = hlo_soft(g, dtype, range[1]);
   } else if (hlo_numel(g, x) == 0) {
@@ -176,13 +172,14 @@ static void histogram_bounds(torus_call_t *call, hlo_graph_t *g, const histogram
 
 static hlo_t histogram_edges(torus_call_t *call, hlo_graph_t *g, const histogram_t *h, hlo_t x) {
   if (h->range < 0) return op_tensor_as(call, 1, hlo_dtype(g, x));
+  int count = 0;
+  const double *range = op_doubles(call, h->range, &count);
   hlo_t low, high;
-  histogram_bounds(call, g, h, x, &low, &high);
-  return spaced_edges(g, low, high, op_int(call, 1));
+  histogram_bounds(call, g, x, count == 2 ? range : NULL, &low, &high);
+  return histogram_spaced_edges(g, low, high, op_int(call, 1));
 }
 
-/* The bin of every element; the number of bins (dropped) for those outside and for nan. */
-static hlo_t edge_places(hlo_graph_t *g, hlo_t x, hlo_t edges, int64_t bins) {
+hlo_t histogram_places(hlo_graph_t *g, hlo_t x, hlo_t edges, int64_t bins) {
   hlo_t first = hlo_reshape(g, hlo_slice_dim(g, edges, 0, 0, 1), 0, NULL);
   hlo_t last = hlo_reshape(g, hlo_slice_dim(g, edges, 0, bins, 1), 0, NULL);
   hlo_t inside = hlo_and(g, hlo_compare(g, HLO_GE, x, first), hlo_compare(g, HLO_LE, x, last));
@@ -226,7 +223,7 @@ static void emit_histogram(torus_call_t *call, hlo_graph_t *g, const histogram_t
   int64_t bins = hlo_dim(g, edges, 0) - 1;
   hlo_t weights = op_has(call, h->weight) ? hlo_flatten(g, op_tensor_as(call, h->weight, dtype))
                                           : hlo_full_like(g, x, dtype, 1);
-  hlo_t counts = bin_sums(g, edge_places(g, x, edges, bins), weights, bins);
+  hlo_t counts = bin_sums(g, histogram_places(g, x, edges, bins), weights, bins);
   if (op_bool(call, h->density)) counts = as_density(g, counts, edges, bins);
   op_return(call, 0, counts);
   op_return(call, 1, edges);

@@ -1,7 +1,7 @@
 /* Copyright The Torus Authors. Licensed under the Apache License, Version 2.0. */
 /* Cholesky factors, triangular systems, cross products. */
-#include "ops/indexing.h"
 #include "ops/linalg.h"
+#include "ops/indexing.h"
 
 /* ---- Cholesky ---- */
 
@@ -31,7 +31,8 @@ static bool cholesky(torus_call_t *call, hlo_graph_t *g, bool upper, hlo_t *out_
   *out_info = hlo_zeros(g, TORUS_DTYPE_I32, rank - 2, dims);
   if (hlo_numel(g, x) == 0)
     return true;
-  hlo_t lower = linalg_triangle(g, hlo_cholesky(g, upper ? linalg_adjoint(g, x) : x, true), false, 0);
+  hlo_t lower =
+      linalg_triangle(g, hlo_cholesky(g, upper ? linalg_adjoint(g, x) : x, true), false, 0);
   *out_info = failed_minor(g, lower);
   *out_factor = upper ? linalg_adjoint(g, lower) : lower;
   return true;
@@ -69,7 +70,8 @@ static bool read_system(torus_call_t *call, hlo_graph_t *g, int a_arg, int b_arg
                         hlo_t *out_a, hlo_t *out_b) {
   *out_a = op_tensor(call, a_arg);
   *out_b = op_tensor(call, b_arg);
-  if (!linalg_require_matrix(call, g, *out_a, true) || !linalg_require_matrix(call, g, *out_b, false))
+  if (!linalg_require_matrix(call, g, *out_a, true) ||
+      !linalg_require_matrix(call, g, *out_b, false))
     return false;
   int64_t size = hlo_dim(g, *out_a, hlo_rank(g, *out_a) - 1);
   if (size != hlo_dim(g, *out_b, hlo_rank(g, *out_b) - (left ? 2 : 1)) ||
@@ -84,20 +86,24 @@ TORUS_OP(linalg_solve_triangular, "linalg_solve_triangular", 0) {
   hlo_t a, b;
   bool left = op_bool(call, 3);
   if (read_system(call, g, 0, 1, left, &a, &b))
-    op_return(call, 0, linalg_solve_triangle(g, a, b, left, !op_bool(call, 2), op_bool(call, 4), false));
+    op_return(call, 0,
+              linalg_solve_triangle(g, a, b, left, !op_bool(call, 2), op_bool(call, 4), false));
 }
 
 TORUS_OP(triangular_solve, "triangular_solve", 0) {
   hlo_t a, b;
   if (!read_system(call, g, 1, 0, true, &a, &b))
     return;
-  op_return(call, 0, linalg_solve_triangle(g, a, b, true, !op_bool(call, 2), op_bool(call, 4), op_bool(call, 3)));
+  op_return(
+      call, 0,
+      linalg_solve_triangle(g, a, b, true, !op_bool(call, 2), op_bool(call, 4), op_bool(call, 3)));
   op_return(call, 1, a);
 }
 
 /* x with factor * adjoint(factor) * x == b; the factor is the lower one, or the upper's adjoint. */
 static hlo_t solve_by_factor(hlo_graph_t *g, hlo_t factor, hlo_t b, bool upper) {
-  hlo_t lower = upper ? linalg_adjoint(g, factor) : factor, other = upper ? factor : linalg_adjoint(g, factor);
+  hlo_t lower = upper ? linalg_adjoint(g, factor) : factor,
+        other = upper ? factor : linalg_adjoint(g, factor);
   b = linalg_solve_triangle(g, lower, b, true, true, false, false);
   return linalg_solve_triangle(g, other, b, true, false, false, false);
 }

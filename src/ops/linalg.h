@@ -77,8 +77,8 @@ void linalg_for(hlo_graph_t *g, int64_t count, size_t state_count, linalg_step_f
 
 /* ---- factorisations ---- */
 
-/* LU with row exchanges (none unless |pivot|) of a stack: L and U in one matrix, and the exchanges as
- * LAPACK writes them, from 1, I32 [batch, min(rows, columns)]. */
+/* LU with row exchanges (none unless |pivot|) of a stack: L and U in one matrix, and the exchanges
+ * as LAPACK writes them, from 1, I32 [batch, min(rows, columns)]. */
 void linalg_lu(hlo_graph_t *g, hlo_t x, bool pivot, hlo_t *out_factors, hlo_t *out_pivots);
 /* The order of |rows| rows that the exchanges lead to: row i of the result was row order[i]. */
 hlo_t linalg_pivot_order(hlo_graph_t *g, hlo_t pivots, int64_t rows);
@@ -100,10 +100,10 @@ linalg_svd_t linalg_svd(hlo_graph_t *g, hlo_t x, bool vectors, bool full);
 
 /* ---- Jacobi rotations ----
  *
- * Columns are paired as in a tournament: the left half against the right half, then all but the first
- * move on one seat, so that after one round fewer than there are columns each pair has met once and
- * the columns are back in their order (Brent and Luk, "The solution of singular-value and symmetric
- * eigenvalue problems on multiprocessor arrays", SIAM J. Sci. Stat. Comput. 6, 1985). */
+ * Columns are paired as in a tournament: the left half against the right half, then all but the
+ * first move on one seat, so that after one round fewer than there are columns each pair has met
+ * once and the columns are back in their order (Brent and Luk, "The solution of singular-value and
+ * symmetric eigenvalue problems on multiprocessor arrays", SIAM J. Sci. Stat. Comput. 6, 1985). */
 typedef struct linalg_rotation {
   hlo_t cosine, sine; /* real, [batch, pairs] */
   hlo_t phase;        /* multiplies the right column first, which makes the product real */
@@ -123,4 +123,4 @@ hlo_t linalg_join(hlo_graph_t *g, hlo_t left, hlo_t right, int place, int64_t si
 /* Sorts |values| [batch, count]; |out_order| is I32. */
 hlo_t linalg_sort(hlo_graph_t *g, hlo_t values, bool descending, hlo_t *out_order);
 
-#endif  /* TORUS_OPS_LINALG_H_ */
+#endif /* TORUS_OPS_LINALG_H_ */

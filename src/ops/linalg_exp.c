@@ -1,29 +1,31 @@
 /* Copyright The Torus Authors. Licensed under the Apache License, Version 2.0. */
-/* The exponential of a matrix by scaling and squaring of a Pade approximant (Higham, "The scaling and
- * squaring method for the matrix exponential revisited", SIAM J. Matrix Anal. Appl. 26, 2005): of
- * degree 13 in double precision and 7 in single precision, the largest degrees he lists for each. */
+/* The exponential of a matrix by scaling and squaring of a Pade approximant (Higham, "The scaling
+ * and squaring method for the matrix exponential revisited", SIAM J. Matrix Anal. Appl. 26, 2005):
+ * of degree 13 in double precision and 7 in single precision, the largest degrees he lists for
+ * each. */
 #include "ops/linalg.h"
 
 typedef struct pade {
-  double theta;           /* largest 1-norm for which the approximant is exact to rounding */
+  double theta; /* largest 1-norm for which the approximant is exact to rounding */
   double coefficients[14];
 } pade_t;
 
-static const pade_t pade_single = {
-    3.925724783138660, {17297280, 8648640, 1995840, 277200, 25200, 1512, 56, 1}};
-static const pade_t pade_double = {
-    5.371920351148152,
-    {64764752532480000, 32382376266240000, 7771770303897600, 1187353796428800, 129060195264000,
-     10559470521600, 670442572800, 33522128640, 1323241920, 40840800, 960960, 16380, 182, 1}};
+static const pade_t pade_single = {3.925724783138660,
+                                   {17297280, 8648640, 1995840, 277200, 25200, 1512, 56, 1}};
+static const pade_t pade_double = {5.371920351148152,
+                                   {64764752532480000, 32382376266240000, 7771770303897600,
+                                    1187353796428800, 129060195264000, 10559470521600, 670442572800,
+                                    33522128640, 1323241920, 40840800, 960960, 16380, 182, 1}};
 
 static hlo_t times(hlo_graph_t *g, hlo_t x, double factor) {
   return hlo_graph_failed(g) ? HLO_NONE : hlo_multiply_f(g, x, factor);
 }
 
-/* c[0] I + c[2] x2 + c[4] x4 + c[6] x6, the even or, from c + 1, the odd half of the approximant. */
+/* c[0] I + c[2] x2 + c[4] x4 + c[6] x6: the even half or, from c + 1, the odd half divided by x. */
 static hlo_t half_sum(hlo_graph_t *g, const double *c, const hlo_t *powers, hlo_t ones) {
   hlo_t sum = times(g, ones, c[0]);
-  for (int i = 1; i <= 3; ++i) sum = hlo_add(g, sum, times(g, powers[i - 1], c[2 * i]));
+  for (int i = 1; i <= 3; ++i)
+    sum = hlo_add(g, sum, times(g, powers[i - 1], c[2 * i]));
   return sum;
 }
 
@@ -31,15 +33,18 @@ static hlo_t half_sum(hlo_graph_t *g, const double *c, const hlo_t *powers, hlo_
 static hlo_t whole_sum(hlo_graph_t *g, const double *c, const hlo_t *powers, hlo_t ones,
                        bool is_long) {
   hlo_t low = half_sum(g, c, powers, ones);
-  if (!is_long) return low;
+  if (!is_long)
+    return low;
   hlo_t high = times(g, powers[0], c[8]);
-  for (int i = 1; i < 3; ++i) high = hlo_add(g, high, times(g, powers[i], c[8 + 2 * i]));
+  for (int i = 1; i < 3; ++i)
+    high = hlo_add(g, high, times(g, powers[i], c[8 + 2 * i]));
   return hlo_add(g, low, hlo_matmul(g, powers[2], high));
 }
 
 /* The approximant of stacks with a small norm. */
 static hlo_t approximate(hlo_graph_t *g, hlo_t x, const pade_t *pade) {
-  if (hlo_graph_failed(g)) return HLO_NONE;
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
   bool is_long = pade == &pade_double;
   int64_t size = hlo_dim(g, x, 1);
   hlo_t ones = linalg_identity(g, hlo_dtype(g, x), hlo_dim(g, x, 0), size, size);
@@ -56,7 +61,8 @@ static hlo_t approximate(hlo_graph_t *g, hlo_t x, const pade_t *pade) {
 static hlo_t count_halvings(hlo_graph_t *g, hlo_t x, double theta) {
   hlo_t sums = hlo_reduce(g, HLO_REDUCE_ADD, hlo_abs(g, x), 1, (const int[]){1}, false);
   hlo_t norm = hlo_reduce(g, HLO_REDUCE_MAXIMUM, sums, 1, (const int[]){1}, false);
-  if (hlo_graph_failed(g)) return HLO_NONE;
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
   torus_dtype_t dtype = hlo_dtype(g, norm);
   double most = dtype == TORUS_DTYPE_F64 ? 1000 : 120;
   hlo_t count = hlo_log(g, hlo_multiply_f(g, norm, 1 / theta));
@@ -95,7 +101,8 @@ static void square(hlo_graph_t *g, const hlo_t *state, hlo_t *out_state, void *c
 }
 
 static hlo_t exponential(hlo_graph_t *g, hlo_t x) {
-  if (hlo_graph_failed(g) || hlo_numel(g, x) == 0) return x;
+  if (hlo_graph_failed(g) || hlo_numel(g, x) == 0)
+    return x;
   torus_dtype_t real = torus_dtype_real(hlo_dtype(g, x));
   const pade_t *pade = real == TORUS_DTYPE_F64 ? &pade_double : &pade_single;
   hlo_t state[STATE_SIZE], results[STATE_SIZE];
@@ -111,7 +118,8 @@ TORUS_OP(linalg_matrix_exp, "linalg_matrix_exp", 0) {
   torus_dtype_t dtype = op_tensor_dtype(call, 0);
   hlo_t x = op_tensor_as(call, 0, op_accumulate_type(dtype));
   int64_t dims[TORUS_MAX_RANK];
-  if (!linalg_require_matrix(call, g, x, true)) return;
+  if (!linalg_require_matrix(call, g, x, true))
+    return;
   int leading = hlo_shape(g, x, dims) - 2;
   x = exponential(g, linalg_stack(g, x, 2));
   op_return(call, 0, hlo_convert(g, linalg_unstack(g, x, leading, dims), dtype));

@@ -9,13 +9,15 @@
  * angles. A complex product is made real first, by the phase. */
 linalg_rotation_t linalg_rotation(hlo_graph_t *g, hlo_t a, hlo_t b, hlo_t x, hlo_t active) {
   linalg_rotation_t r = {HLO_NONE, HLO_NONE, HLO_NONE, HLO_NONE};
-  if (hlo_graph_failed(g)) return r;
+  if (hlo_graph_failed(g))
+    return r;
   torus_dtype_t dtype = hlo_dtype(g, x), real = torus_dtype_real(dtype);
   hlo_t one = hlo_const(g, real, 1), size = hlo_abs(g, x);
   active = hlo_and(g, active, hlo_compare_f(g, HLO_GT, size, 0));
   size = hlo_select(g, active, size, one);
   hlo_t unit = linalg_times_real(g, hlo_divide(g, one, size), hlo_conj(g, x));
-  if (real == dtype) unit = hlo_sign(g, x);
+  if (real == dtype)
+    unit = hlo_sign(g, x);
   r.phase = hlo_select(g, active, unit, hlo_const(g, dtype, 1));
   hlo_t ratio = hlo_divide(g, hlo_subtract(g, b, a), hlo_multiply_f(g, size, 2));
   hlo_t root = hlo_sqrt(g, hlo_add_f(g, hlo_multiply(g, ratio, ratio), 1));
@@ -31,7 +33,8 @@ linalg_rotation_t linalg_rotation(hlo_graph_t *g, hlo_t a, hlo_t b, hlo_t x, hlo
 
 void linalg_rotate(hlo_graph_t *g, const linalg_rotation_t *rotation, int place, hlo_t *left,
                    hlo_t *right) {
-  if (hlo_graph_failed(g)) return;
+  if (hlo_graph_failed(g))
+    return;
   hlo_t phase = place == 1 ? hlo_conj(g, rotation->phase) : rotation->phase;
   hlo_t cosine = linalg_over(g, rotation->cosine, *left, place);
   hlo_t sine = linalg_over(g, rotation->sine, *left, place);
@@ -43,20 +46,24 @@ void linalg_rotate(hlo_graph_t *g, const linalg_rotation_t *rotation, int place,
 /* ---- pairings ---- */
 
 void linalg_next_round(hlo_graph_t *g, int place, hlo_t *left, hlo_t *right) {
-  if (hlo_graph_failed(g)) return;
+  if (hlo_graph_failed(g))
+    return;
   int64_t half = hlo_dim(g, *left, place);
-  if (half == 1) return;
+  if (half == 1)
+    return;
   hlo_t lefts[3] = {linalg_part(g, *left, place, 0, 1), linalg_part(g, *right, place, 0, 1)};
   hlo_t rights[2] = {linalg_part(g, *right, place, 1, half - 1),
                      linalg_part(g, *left, place, half - 1, 1)};
-  if (half > 2) lefts[2] = linalg_part(g, *left, place, 1, half - 2);
+  if (half > 2)
+    lefts[2] = linalg_part(g, *left, place, 1, half - 2);
   *left = hlo_concatenate(g, lefts, half > 2 ? 3 : 2, place);
   *right = hlo_concatenate(g, rights, 2, place);
 }
 
 void linalg_halves(hlo_graph_t *g, hlo_t x, int place, hlo_t *out_left, hlo_t *out_right) {
   *out_left = *out_right = HLO_NONE;
-  if (hlo_graph_failed(g)) return;
+  if (hlo_graph_failed(g))
+    return;
   int64_t size = hlo_dim(g, x, place), half = (size + 1) / 2;
   int64_t low[TORUS_MAX_RANK] = {0}, high[TORUS_MAX_RANK] = {0};
   high[place] = 2 * half - size;
@@ -72,7 +79,8 @@ hlo_t linalg_join(hlo_graph_t *g, hlo_t left, hlo_t right, int place, int64_t si
 
 hlo_t linalg_sort(hlo_graph_t *g, hlo_t values, bool descending, hlo_t *out_order) {
   *out_order = HLO_NONE;
-  if (hlo_graph_failed(g)) return HLO_NONE;
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
   hlo_t sorted[2], xs[2] = {values, linalg_numbers(g, values, 1)};
   hlo_sort(g, xs, 2, 1, descending, true, sorted);
   *out_order = sorted[1];
@@ -82,7 +90,16 @@ hlo_t linalg_sort(hlo_graph_t *g, hlo_t values, bool descending, hlo_t *out_orde
 /* ---- symmetric eigenvalues ---- */
 
 /* The matrix in quarters, and the vectors in halves of columns. */
-enum { TOP_LEFT, TOP_RIGHT, BOTTOM_LEFT, BOTTOM_RIGHT, QUARTERS, LEFT = QUARTERS, RIGHT, ALL_PARTS };
+enum {
+  TOP_LEFT,
+  TOP_RIGHT,
+  BOTTOM_LEFT,
+  BOTTOM_RIGHT,
+  QUARTERS,
+  LEFT = QUARTERS,
+  RIGHT,
+  ALL_PARTS
+};
 
 typedef struct eigen_loop {
   size_t parts; /* QUARTERS or ALL_PARTS */
@@ -97,10 +114,11 @@ static hlo_t squared_norm(hlo_graph_t *g, hlo_t x) {
 }
 
 static hlo_t without_diagonal(hlo_graph_t *g, hlo_t x) {
-  if (hlo_graph_failed(g)) return HLO_NONE;
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
   int64_t batch = hlo_dim(g, x, 0), half = hlo_dim(g, x, 1);
-  return linalg_set_diagonal(
-      g, x, hlo_zeros(g, hlo_dtype(g, x), 2, (const int64_t[]){batch, half}));
+  return linalg_set_diagonal(g, x,
+                             hlo_zeros(g, hlo_dtype(g, x), 2, (const int64_t[]){batch, half}));
 }
 
 /* Whether the elements off the diagonal still matter for some matrix. */
@@ -120,7 +138,8 @@ static hlo_t is_unfinished(hlo_graph_t *g, const hlo_t *state, void *context) {
 static void eigen_round(hlo_graph_t *g, hlo_t k, const hlo_t *state, hlo_t *w, void *context) {
   (void)k;
   const eigen_loop_t *loop = context;
-  if (hlo_graph_failed(g)) return;
+  if (hlo_graph_failed(g))
+    return;
   torus_dtype_t dtype = hlo_dtype(g, state[0]);
   hlo_t a = hlo_real(g, linalg_diagonal(g, state[TOP_LEFT]));
   hlo_t b = hlo_real(g, linalg_diagonal(g, state[BOTTOM_RIGHT]));
@@ -132,7 +151,8 @@ static void eigen_round(hlo_graph_t *g, hlo_t k, const hlo_t *state, hlo_t *w, v
   linalg_rotate(g, &r, 2, &w[BOTTOM_LEFT], &w[BOTTOM_RIGHT]);
   /* What is known exactly is not left to rounding. */
   hlo_t shift = hlo_multiply(g, r.tangent, hlo_abs(g, x));
-  w[TOP_LEFT] = linalg_set_diagonal(g, w[TOP_LEFT], hlo_convert(g, hlo_subtract(g, a, shift), dtype));
+  w[TOP_LEFT] =
+      linalg_set_diagonal(g, w[TOP_LEFT], hlo_convert(g, hlo_subtract(g, a, shift), dtype));
   w[BOTTOM_RIGHT] =
       linalg_set_diagonal(g, w[BOTTOM_RIGHT], hlo_convert(g, hlo_add(g, b, shift), dtype));
   w[TOP_RIGHT] = without_diagonal(g, w[TOP_RIGHT]);
@@ -141,7 +161,8 @@ static void eigen_round(hlo_graph_t *g, hlo_t k, const hlo_t *state, hlo_t *w, v
   linalg_next_round(g, 1, &w[TOP_RIGHT], &w[BOTTOM_RIGHT]);
   linalg_next_round(g, 2, &w[TOP_LEFT], &w[TOP_RIGHT]);
   linalg_next_round(g, 2, &w[BOTTOM_LEFT], &w[BOTTOM_RIGHT]);
-  if (loop->parts == QUARTERS) return;
+  if (loop->parts == QUARTERS)
+    return;
   linalg_rotate(g, &r, 2, &w[LEFT], &w[RIGHT]);
   linalg_next_round(g, 2, &w[LEFT], &w[RIGHT]);
 }
@@ -149,7 +170,8 @@ static void eigen_round(hlo_graph_t *g, hlo_t k, const hlo_t *state, hlo_t *w, v
 static void eigen_sweep(hlo_graph_t *g, const hlo_t *state, hlo_t *out_state, void *context) {
   const eigen_loop_t *loop = context;
   out_state[0] = hlo_add_f(g, state[0], 1);
-  for (size_t i = 1; i <= loop->parts; ++i) out_state[i] = state[i];
+  for (size_t i = 1; i <= loop->parts; ++i)
+    out_state[i] = state[i];
   linalg_for(g, loop->rounds, loop->parts, eigen_round, context, out_state + 1);
 }
 
@@ -163,7 +185,8 @@ static void split_quarters(hlo_graph_t *g, hlo_t x, hlo_t *out_w) {
 /* Eigenvalues, ascending, and vectors (HLO_NONE when not wanted) of Hermitian matrices. */
 static hlo_t eigen(hlo_graph_t *g, hlo_t x, bool vectors, hlo_t *out_vectors) {
   *out_vectors = HLO_NONE;
-  if (hlo_graph_failed(g)) return HLO_NONE;
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
   torus_dtype_t dtype = hlo_dtype(g, x);
   int64_t batch = hlo_dim(g, x, 0), size = hlo_dim(g, x, 1);
   hlo_t scale = linalg_scale(g, x), order, state[1 + ALL_PARTS], results[1 + ALL_PARTS];
@@ -173,7 +196,8 @@ static hlo_t eigen(hlo_graph_t *g, hlo_t x, bool vectors, hlo_t *out_vectors) {
   state[0] = hlo_const_int(g, TORUS_DTYPE_I32, 0);
   split_quarters(g, linalg_times_real(g, linalg_over(g, inverse, x, 1), x), state + 1);
   hlo_t ones = linalg_identity(g, dtype, batch, size, size);
-  if (vectors) linalg_halves(g, ones, 2, &state[1 + LEFT], &state[1 + RIGHT]);
+  if (vectors)
+    linalg_halves(g, ones, 2, &state[1 + LEFT], &state[1 + RIGHT]);
   hlo_while(g, state, 1 + loop.parts, is_unfinished, eigen_sweep, &loop, results);
   hlo_t values = linalg_join(g, linalg_diagonal(g, results[1 + TOP_LEFT]),
                              linalg_diagonal(g, results[1 + BOTTOM_RIGHT]), 1, size);
@@ -189,7 +213,8 @@ static hlo_t eigen(hlo_graph_t *g, hlo_t x, bool vectors, hlo_t *out_vectors) {
 static hlo_t hermitian_part(hlo_graph_t *g, hlo_t x, bool upper) {
   hlo_t strict = linalg_triangle(g, x, upper, upper ? 1 : -1);
   hlo_t whole = hlo_add(g, strict, linalg_adjoint(g, strict));
-  if (hlo_graph_failed(g)) return HLO_NONE;
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
   hlo_t diagonal = hlo_convert(g, hlo_real(g, linalg_diagonal(g, x)), hlo_dtype(g, x));
   return linalg_set_diagonal(g, whole, diagonal);
 }
@@ -197,7 +222,8 @@ static hlo_t hermitian_part(hlo_graph_t *g, hlo_t x, bool upper) {
 TORUS_OP(linalg_eigh, "_linalg_eigh", 0) {
   hlo_t x = op_tensor(call, 0), vectors;
   int64_t dims[TORUS_MAX_RANK];
-  if (!linalg_require_matrix(call, g, x, true)) return;
+  if (!linalg_require_matrix(call, g, x, true))
+    return;
   const char *half = op_string(call, 1);
   bool wanted = op_bool(call, 2);
   int leading = hlo_shape(g, x, dims) - 2;

@@ -1,6 +1,6 @@
 /* Copyright The Torus Authors. Licensed under the Apache License, Version 2.0. */
-/* Least squares, in what LAPACK's four drivers give back: gels, for full rank, by QR; gelsy, gelsd and
- * gelss, for any rank, by the singular values. */
+/* Least squares, in what LAPACK's four drivers give back: gels, for full rank, by QR; gelsy, gelsd
+ * and gelss, for any rank, by the singular values. */
 #include <string.h>
 
 #include "ops/axes.h"
@@ -23,10 +23,12 @@ typedef struct lstsq_answer {
 
 static bool read_driver(torus_call_t *call, lstsq_t *s) {
   const char *driver = op_string(call, 3);
-  if (driver == NULL) driver = "gelsy";
+  if (driver == NULL)
+    driver = "gelsy";
   s->has_values = strcmp(driver, "gelsd") == 0 || strcmp(driver, "gelss") == 0;
   s->has_rank = s->has_values || strcmp(driver, "gelsy") == 0;
-  if (s->has_rank || strcmp(driver, "gels") == 0) return true;
+  if (s->has_rank || strcmp(driver, "gels") == 0)
+    return true;
   op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "torch.linalg.lstsq: unknown driver");
   return false;
 }
@@ -34,26 +36,33 @@ static bool read_driver(torus_call_t *call, lstsq_t *s) {
 /* Whether b holds a vector for each matrix of a. */
 static bool is_vector_side(const hlo_graph_t *g, hlo_t a, hlo_t b) {
   int rank = hlo_rank(g, b);
-  if (rank == 1) return hlo_rank(g, a) == 2;
-  if (rank != hlo_rank(g, a) - 1) return false;
+  if (rank == 1)
+    return hlo_rank(g, a) == 2;
+  if (rank != hlo_rank(g, a) - 1)
+    return false;
   for (int d = 0; d < rank; ++d)
-    if (hlo_dim(g, a, d) != hlo_dim(g, b, d)) return false;
+    if (hlo_dim(g, a, d) != hlo_dim(g, b, d))
+      return false;
   return true;
 }
 
 static bool read_operands(torus_call_t *call, hlo_graph_t *g, lstsq_t *s) {
   hlo_t a = op_tensor(call, 0), b = op_tensor(call, 1);
-  if (!linalg_require_matrix(call, g, a, false)) return false;
+  if (!linalg_require_matrix(call, g, a, false))
+    return false;
   s->is_vector = is_vector_side(g, a, b);
-  if (s->is_vector) b = hlo_unsqueeze(g, b, hlo_rank(g, b));
-  if (!linalg_require_matrix(call, g, b, false)) return false;
+  if (s->is_vector)
+    b = hlo_unsqueeze(g, b, hlo_rank(g, b));
+  if (!linalg_require_matrix(call, g, b, false))
+    return false;
   int rank = hlo_rank(g, a);
   if (rank != hlo_rank(g, b) || hlo_dim(g, a, rank - 2) != hlo_dim(g, b, rank - 2) ||
       hlo_dtype(g, a) != hlo_dtype(g, b)) {
     op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "torch.linalg.lstsq: the operands do not fit");
     return false;
   }
-  if (!linalg_broadcast_batches(call, g, &a, &b)) return false;
+  if (!linalg_broadcast_batches(call, g, &a, &b))
+    return false;
   s->leading = hlo_shape(g, a, s->dims) - 2;
   s->rows = s->dims[rank - 2];
   s->columns = s->dims[rank - 1];
@@ -102,7 +111,8 @@ static lstsq_answer_t solve_wide(hlo_graph_t *g, const lstsq_t *s) {
 static lstsq_answer_t solve_any_rank(hlo_graph_t *g, const lstsq_t *s) {
   lstsq_answer_t answer = {HLO_NONE, HLO_NONE, HLO_NONE, HLO_NONE};
   linalg_svd_t svd = linalg_svd(g, s->a, true, false);
-  if (hlo_graph_failed(g)) return answer;
+  if (hlo_graph_failed(g))
+    return answer;
   torus_dtype_t real = hlo_dtype(g, svd.s);
   hlo_t largest = hlo_reduce(g, HLO_REDUCE_MAXIMUM, svd.s, 1, (const int[]){1}, false);
   hlo_t limit = hlo_multiply(g, largest, hlo_soft(g, real, s->cutoff));
@@ -120,44 +130,56 @@ static lstsq_answer_t solve_any_rank(hlo_graph_t *g, const lstsq_t *s) {
 }
 
 static lstsq_answer_t answer_of(hlo_graph_t *g, const lstsq_t *s) {
-  if (hlo_numel(g, s->a) == 0) return solve_nothing(g, s);
-  if (s->has_rank) return solve_any_rank(g, s);
+  if (hlo_numel(g, s->a) == 0)
+    return solve_nothing(g, s);
+  if (s->has_rank)
+    return solve_any_rank(g, s);
   return s->rows >= s->columns ? solve_tall(g, s) : solve_wide(g, s);
 }
 
 /* ---- results ---- */
 
-/* gelsd and gelss give residuals only when every matrix has full rank, which decides the shape of the
- * result: the ranks are waited for, and the graph begins anew. */
+/* gelsd and gelss give residuals only when every matrix has full rank, which decides the shape of
+ * the result: the ranks are waited for, and the graph begins anew. */
 static bool has_residuals(torus_call_t *call, hlo_graph_t *g, const lstsq_t *s,
                           const lstsq_answer_t *answer) {
-  if (s->rows <= s->columns) return false;
-  if (!s->has_rank) return true;
-  if (!s->has_values) return false;
-  if (hlo_numel(g, answer->rank) == 0 || s->columns == 0) return true;
+  if (s->rows <= s->columns)
+    return false;
+  if (!s->has_rank)
+    return true;
+  if (!s->has_values)
+    return false;
+  if (hlo_numel(g, answer->rank) == 0 || s->columns == 0)
+    return true;
   int64_t least = op_read_int(call, hlo_reduce_all(g, HLO_REDUCE_MINIMUM, answer->rank));
   return !op_failed(call) && least == s->columns;
 }
 
 TORUS_OP(linalg_lstsq, "linalg_lstsq", 0) {
   lstsq_t s;
-  if (!read_driver(call, &s) || !read_operands(call, g, &s)) return;
+  if (!read_driver(call, &s) || !read_operands(call, g, &s))
+    return;
   lstsq_answer_t answer = answer_of(g, &s);
-  if (linalg_failed(call, g)) return;
+  if (linalg_failed(call, g))
+    return;
   bool residuals = has_residuals(call, g, &s, &answer);
   if (op_graph(call) != g || s.has_values) {
     g = op_graph(call);
-    if (!read_operands(call, g, &s)) return;
+    if (!read_operands(call, g, &s))
+      return;
     answer = answer_of(g, &s);
   }
-  if (linalg_failed(call, g)) return;
+  if (linalg_failed(call, g))
+    return;
   torus_dtype_t real = torus_dtype_real(hlo_dtype(g, s.a));
   hlo_t x = linalg_unstack(g, answer.x, s.leading, s.dims);
   op_return(call, 0, s.is_vector ? hlo_squeeze(g, x, hlo_rank(g, x) - 1) : x);
   hlo_t sum = residuals ? linalg_square_sum(g, answer.residual) : HLO_NONE;
   op_return(call, 1, residuals ? linalg_unstack(g, sum, s.leading, s.dims) : op_nothing(g, real));
-  op_return(call, 2, s.has_rank ? linalg_unstack(g, answer.rank, s.leading, s.dims)
-                                : op_nothing(g, TORUS_DTYPE_I64));
-  op_return(call, 3, s.has_values ? linalg_unstack(g, answer.values, s.leading, s.dims)
-                                  : op_nothing(g, real));
+  op_return(call, 2,
+            s.has_rank ? linalg_unstack(g, answer.rank, s.leading, s.dims)
+                       : op_nothing(g, TORUS_DTYPE_I64));
+  op_return(call, 3,
+            s.has_values ? linalg_unstack(g, answer.values, s.leading, s.dims)
+                         : op_nothing(g, real));
 }

@@ -15,7 +15,8 @@ static bool is_solvable_dtype(torus_dtype_t dtype) {
 }
 
 bool linalg_require_matrix(torus_call_t *call, hlo_graph_t *g, hlo_t x, bool square) {
-  if (linalg_failed(call, g)) return false;
+  if (linalg_failed(call, g))
+    return false;
   int rank = hlo_rank(g, x);
   bool valid = rank >= 2 && is_solvable_dtype(hlo_dtype(g, x)) &&
                (!square || hlo_dim(g, x, rank - 1) == hlo_dim(g, x, rank - 2));
@@ -27,13 +28,17 @@ bool linalg_require_matrix(torus_call_t *call, hlo_graph_t *g, hlo_t x, bool squ
 
 bool linalg_broadcast_batches(torus_call_t *call, hlo_graph_t *g, hlo_t *a, hlo_t *b) {
   int64_t dims_a[TORUS_MAX_RANK], dims_b[TORUS_MAX_RANK], joint[TORUS_MAX_RANK];
-  if (linalg_failed(call, g)) return false;
+  if (linalg_failed(call, g))
+    return false;
   int rank_a = hlo_shape(g, *a, dims_a), rank_b = hlo_shape(g, *b, dims_b);
   int batch = hlo_broadcast_shape(g, rank_a - 2, dims_a, rank_b - 2, dims_b, joint);
-  if (batch < 0) return false;
-  for (int d = 0; d < 2; ++d) joint[batch + d] = dims_a[rank_a - 2 + d];
+  if (batch < 0)
+    return false;
+  for (int d = 0; d < 2; ++d)
+    joint[batch + d] = dims_a[rank_a - 2 + d];
   *a = hlo_expand(g, *a, batch + 2, joint);
-  for (int d = 0; d < 2; ++d) joint[batch + d] = dims_b[rank_b - 2 + d];
+  for (int d = 0; d < 2; ++d)
+    joint[batch + d] = dims_b[rank_b - 2 + d];
   *b = hlo_expand(g, *b, batch + 2, joint);
   return !hlo_graph_failed(g);
 }
@@ -45,32 +50,40 @@ double linalg_epsilon(torus_dtype_t dtype) {
 /* ---- stacks ---- */
 
 hlo_t linalg_stack(hlo_graph_t *g, hlo_t x, int own) {
-  if (hlo_graph_failed(g)) return HLO_NONE;
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
   int64_t dims[TORUS_MAX_RANK], stacked[TORUS_MAX_RANK] = {1};
   int leading = hlo_shape(g, x, dims) - own;
-  for (int d = 0; d < leading; ++d) stacked[0] *= dims[d];
-  for (int d = 0; d < own; ++d) stacked[1 + d] = dims[leading + d];
+  for (int d = 0; d < leading; ++d)
+    stacked[0] *= dims[d];
+  for (int d = 0; d < own; ++d)
+    stacked[1 + d] = dims[leading + d];
   return hlo_reshape(g, x, 1 + own, stacked);
 }
 
 hlo_t linalg_unstack(hlo_graph_t *g, hlo_t x, int rank, const int64_t *dims) {
-  if (hlo_graph_failed(g)) return HLO_NONE;
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
   int64_t own[TORUS_MAX_RANK], full[TORUS_MAX_RANK];
   int own_rank = hlo_shape(g, x, own) - 1;
-  for (int d = 0; d < rank; ++d) full[d] = dims[d];
-  for (int d = 0; d < own_rank; ++d) full[rank + d] = own[1 + d];
+  for (int d = 0; d < rank; ++d)
+    full[d] = dims[d];
+  for (int d = 0; d < own_rank; ++d)
+    full[rank + d] = own[1 + d];
   return hlo_reshape(g, x, rank + own_rank, full);
 }
 
 hlo_t linalg_over(hlo_graph_t *g, hlo_t x, hlo_t like, int place) {
-  if (hlo_graph_failed(g)) return HLO_NONE;
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
   int64_t dims[TORUS_MAX_RANK];
   int rank = hlo_shape(g, like, dims);
   return hlo_broadcast_in_dim(g, x, rank, dims, (const int[]){0, place});
 }
 
 hlo_t linalg_numbers(hlo_graph_t *g, hlo_t like, int place) {
-  if (hlo_graph_failed(g)) return HLO_NONE;
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
   int64_t dims[TORUS_MAX_RANK];
   int rank = hlo_shape(g, like, dims);
   return hlo_iota(g, TORUS_DTYPE_I32, rank, dims, place);
@@ -87,7 +100,8 @@ hlo_t linalg_identity(hlo_graph_t *g, torus_dtype_t dtype, int64_t batch, int64_
 }
 
 hlo_t linalg_diagonal(hlo_graph_t *g, hlo_t x) {
-  if (hlo_graph_failed(g)) return HLO_NONE;
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
   int64_t rows = hlo_dim(g, x, 1), columns = hlo_dim(g, x, 2);
   int64_t size = rows < columns ? rows : columns;
   x = linalg_part(g, linalg_part(g, x, 1, 0, size), 2, 0, size);
@@ -100,25 +114,29 @@ hlo_t linalg_set_diagonal(hlo_graph_t *g, hlo_t x, hlo_t diagonal) {
 }
 
 hlo_t linalg_column(hlo_graph_t *g, hlo_t x, hlo_t k) {
-  if (hlo_graph_failed(g)) return HLO_NONE;
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
   int64_t batch = hlo_dim(g, x, 0), rows = hlo_dim(g, x, 1);
   hlo_t zero = hlo_const_int(g, TORUS_DTYPE_I32, 0);
-  hlo_t column = hlo_dynamic_slice(g, x, (const hlo_t[]){zero, zero, k},
-                                   (const int64_t[]){batch, rows, 1});
+  hlo_t column =
+      hlo_dynamic_slice(g, x, (const hlo_t[]){zero, zero, k}, (const int64_t[]){batch, rows, 1});
   return hlo_reshape(g, column, 2, (const int64_t[]){batch, rows});
 }
 
 hlo_t linalg_part(hlo_graph_t *g, hlo_t x, int place, int64_t start, int64_t size) {
-  if (hlo_graph_failed(g)) return HLO_NONE;
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
   int64_t low[TORUS_MAX_RANK] = {0}, high[TORUS_MAX_RANK] = {0};
   low[place] = -start;
   high[place] = start + size - hlo_dim(g, x, place);
-  if (low[place] == 0 && high[place] == 0) return x;
+  if (low[place] == 0 && high[place] == 0)
+    return x;
   return hlo_pad(g, x, hlo_const(g, hlo_dtype(g, x), 0), low, high, NULL);
 }
 
 hlo_t linalg_take(hlo_graph_t *g, hlo_t x, int place, hlo_t order) {
-  if (hlo_graph_failed(g)) return HLO_NONE;
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
   int64_t dims[TORUS_MAX_RANK];
   int rank = hlo_shape(g, x, dims);
   dims[place] = hlo_dim(g, order, 1);
@@ -129,13 +147,15 @@ hlo_t linalg_take(hlo_graph_t *g, hlo_t x, int place, hlo_t order) {
 /* ---- any number of leading dimensions ---- */
 
 hlo_t linalg_adjoint(hlo_graph_t *g, hlo_t x) {
-  if (hlo_graph_failed(g)) return HLO_NONE;
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
   int rank = hlo_rank(g, x);
   return hlo_conj(g, hlo_swap_dims(g, x, rank - 2, rank - 1));
 }
 
 hlo_t linalg_triangle(hlo_graph_t *g, hlo_t x, bool upper, int64_t offset) {
-  if (hlo_graph_failed(g)) return HLO_NONE;
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
   int rank = hlo_rank(g, x);
   hlo_t row = linalg_numbers(g, x, rank - 2), column = linalg_numbers(g, x, rank - 1);
   hlo_t least = hlo_add_f(g, row, (double)offset);
@@ -145,7 +165,8 @@ hlo_t linalg_triangle(hlo_graph_t *g, hlo_t x, bool upper, int64_t offset) {
 
 hlo_t linalg_solve_triangle(hlo_graph_t *g, hlo_t a, hlo_t b, bool left, bool lower, bool unit,
                             bool transpose) {
-  if (hlo_graph_failed(g) || hlo_numel(g, b) == 0) return b;
+  if (hlo_graph_failed(g) || hlo_numel(g, b) == 0)
+    return b;
   return hlo_triangular_solve(g, a, b, left, lower, unit, transpose);
 }
 
@@ -160,7 +181,8 @@ static hlo_t largest_magnitude(hlo_graph_t *g, hlo_t x) {
 
 /* A float without its mantissa is the power of two below it. */
 hlo_t linalg_scale(hlo_graph_t *g, hlo_t x) {
-  if (hlo_graph_failed(g)) return HLO_NONE;
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
   hlo_t size = largest_magnitude(g, x);
   torus_dtype_t dtype = hlo_dtype(g, size);
   bool wide = dtype == TORUS_DTYPE_F64;
@@ -173,7 +195,8 @@ hlo_t linalg_scale(hlo_graph_t *g, hlo_t x) {
 
 hlo_t linalg_square_sum(hlo_graph_t *g, hlo_t x) {
   hlo_t real = hlo_real(g, x), square = hlo_multiply(g, real, real);
-  if (hlo_graph_failed(g)) return HLO_NONE;
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
   if (torus_dtype_is_complex(hlo_dtype(g, x))) {
     hlo_t imag = hlo_imag(g, x);
     square = hlo_add(g, square, hlo_multiply(g, imag, imag));
@@ -182,14 +205,17 @@ hlo_t linalg_square_sum(hlo_graph_t *g, hlo_t x) {
 }
 
 hlo_t linalg_times_real(hlo_graph_t *g, hlo_t real, hlo_t x) {
-  if (hlo_graph_failed(g)) return HLO_NONE;
-  if (!torus_dtype_is_complex(hlo_dtype(g, x))) return hlo_multiply(g, real, x);
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
+  if (!torus_dtype_is_complex(hlo_dtype(g, x)))
+    return hlo_multiply(g, real, x);
   return hlo_complex(g, hlo_multiply(g, real, hlo_real(g, x)),
                      hlo_multiply(g, real, hlo_imag(g, x)));
 }
 
 hlo_t linalg_any_not_finite(hlo_graph_t *g, hlo_t x) {
-  if (hlo_graph_failed(g)) return HLO_NONE;
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
   hlo_t fine = hlo_is_finite(g, hlo_real(g, x));
   if (torus_dtype_is_complex(hlo_dtype(g, x)))
     fine = hlo_and(g, fine, hlo_is_finite(g, hlo_imag(g, x)));
@@ -219,7 +245,8 @@ static void counted_step(hlo_graph_t *g, const hlo_t *state, hlo_t *out_state, v
 
 void linalg_for(hlo_graph_t *g, int64_t count, size_t state_count, linalg_step_fn step,
                 void *context, hlo_t *state) {
-  if (count <= 0 || hlo_graph_failed(g)) return;
+  if (count <= 0 || hlo_graph_failed(g))
+    return;
   counted_loop_t loop = {count, state_count, step, context};
   hlo_t all[LINALG_MAX_STATE + 1], results[LINALG_MAX_STATE + 1];
   all[0] = hlo_const_int(g, TORUS_DTYPE_I32, 0);

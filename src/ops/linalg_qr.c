@@ -1,16 +1,20 @@
 /* Copyright The Torus Authors. Licensed under the Apache License, Version 2.0. */
-/* Householder QR and products of reflectors, with the conventions of LAPACK's geqrf, orgqr and ormqr:
- * reflector i is I - tau[i] v adjoint(v), v being 0 above row i, 1 in it, and stored below it. */
+/* Householder QR and products of reflectors, with the conventions of LAPACK's geqrf, orgqr and
+ * ormqr: reflector i is I - tau[i] v adjoint(v), v being 0 above row i, 1 in it, and stored below
+ * it. */
 #include "ops/axes.h"
 #include "ops/linalg.h"
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t smaller(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
 
 /* ---- reflectors ---- */
 
 /* x - factor v (adjoint(v) x), where the masks of the caller have v zero outside its rows. */
 static hlo_t apply_reflector(hlo_graph_t *g, hlo_t x, hlo_t v, hlo_t factor) {
-  if (hlo_graph_failed(g)) return HLO_NONE;
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
   hlo_t spread = linalg_over(g, v, x, 1);
   hlo_t products = hlo_multiply(g, hlo_conj(g, spread), x);
   hlo_t projected = hlo_reduce(g, HLO_REDUCE_ADD, products, 1, (const int[]){1}, false);
@@ -28,22 +32,25 @@ typedef struct reflector {
 /* Length of the real vectors |x|, [batch, rows] to [batch], without overflow. */
 static hlo_t safe_length(hlo_graph_t *g, hlo_t x) {
   hlo_t size = hlo_reduce(g, HLO_REDUCE_MAXIMUM, x, 1, (const int[]){1}, false);
-  if (hlo_graph_failed(g)) return HLO_NONE;
-  hlo_t scale = hlo_select(g, hlo_compare_f(g, HLO_GT, size, 0), size,
-                           hlo_const(g, hlo_dtype(g, size), 1));
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
+  hlo_t scale =
+      hlo_select(g, hlo_compare_f(g, HLO_GT, size, 0), size, hlo_const(g, hlo_dtype(g, size), 1));
   hlo_t part = hlo_divide(g, x, linalg_over(g, scale, x, 1));
   hlo_t sum = linalg_square_sum(g, part);
   return hlo_multiply(g, scale, hlo_sqrt(g, sum));
 }
 
 static hlo_t masked(hlo_graph_t *g, hlo_t keep, hlo_t x) {
-  if (hlo_graph_failed(g)) return HLO_NONE;
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
   return hlo_select(g, keep, x, hlo_const(g, hlo_dtype(g, x), 0));
 }
 
 /* Entry |k| of every vector: [batch]. */
 static hlo_t entry(hlo_graph_t *g, hlo_t x, hlo_t k) {
-  if (hlo_graph_failed(g)) return HLO_NONE;
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
   int64_t batch = hlo_dim(g, x, 0);
   hlo_t zero = hlo_const_int(g, TORUS_DTYPE_I32, 0);
   hlo_t one = hlo_dynamic_slice(g, x, (const hlo_t[]){zero, k}, (const int64_t[]){batch, 1});
@@ -53,19 +60,21 @@ static hlo_t entry(hlo_graph_t *g, hlo_t x, hlo_t k) {
 /* The reflector that takes |column| to a multiple of unit vector k below row k: LAPACK's larfg. */
 static reflector_t make_reflector(hlo_graph_t *g, hlo_t column, hlo_t k) {
   reflector_t r = {HLO_NONE, HLO_NONE, HLO_NONE};
-  if (hlo_graph_failed(g)) return r;
+  if (hlo_graph_failed(g))
+    return r;
   torus_dtype_t dtype = hlo_dtype(g, column), real = torus_dtype_real(dtype);
   hlo_t row = linalg_numbers(g, column, 1);
   hlo_t tail = hlo_compare(g, HLO_GT, row, k), is_k = hlo_compare(g, HLO_EQ, row, k);
   hlo_t alpha = entry(g, column, k), sizes = hlo_abs(g, column);
-  hlo_t below = hlo_reduce(g, HLO_REDUCE_MAXIMUM, masked(g, tail, sizes), 1, (const int[]){1},
-                           false);
+  hlo_t below =
+      hlo_reduce(g, HLO_REDUCE_MAXIMUM, masked(g, tail, sizes), 1, (const int[]){1}, false);
   hlo_t length = safe_length(g, masked(g, hlo_or(g, tail, is_k), sizes));
   hlo_t alpha_real = hlo_real(g, alpha);
   hlo_t negative = hlo_compare_f(g, HLO_LT, alpha_real, 0);
   hlo_t beta = hlo_select(g, negative, length, hlo_negate(g, length));
   hlo_t is_done = hlo_compare_f(g, HLO_EQ, below, 0);
-  if (real != dtype) is_done = hlo_and(g, is_done, hlo_compare_f(g, HLO_EQ, hlo_imag(g, alpha), 0));
+  if (real != dtype)
+    is_done = hlo_and(g, is_done, hlo_compare_f(g, HLO_EQ, hlo_imag(g, alpha), 0));
   hlo_t divisor = hlo_select(g, is_done, hlo_const(g, real, 1), beta);
   hlo_t difference = hlo_subtract(g, hlo_convert(g, beta, dtype), alpha);
   r.tau = masked(g, hlo_not(g, is_done),
@@ -83,7 +92,8 @@ static void factor_step(hlo_graph_t *g, hlo_t k, const hlo_t *state, hlo_t *out_
   (void)context;
   hlo_t x = state[0], column = linalg_column(g, x, k);
   reflector_t r = make_reflector(g, column, k);
-  if (hlo_graph_failed(g)) return;
+  if (hlo_graph_failed(g))
+    return;
   hlo_t row = linalg_numbers(g, column, 1);
   hlo_t stored = hlo_select(g, hlo_compare(g, HLO_GT, row, k), r.v, column);
   stored = hlo_select(g, hlo_compare(g, HLO_EQ, row, k), linalg_over(g, r.beta, column, 1), stored);
@@ -97,10 +107,12 @@ static void factor_step(hlo_graph_t *g, hlo_t k, const hlo_t *state, hlo_t *out_
 
 void linalg_geqrf(hlo_graph_t *g, hlo_t x, hlo_t *out_packed, hlo_t *out_tau) {
   *out_packed = *out_tau = HLO_NONE;
-  if (hlo_graph_failed(g)) return;
+  if (hlo_graph_failed(g))
+    return;
   int64_t batch = hlo_dim(g, x, 0), size = smaller(hlo_dim(g, x, 1), hlo_dim(g, x, 2));
   hlo_t state[2] = {x, hlo_zeros(g, hlo_dtype(g, x), 2, (const int64_t[]){batch, size})};
-  if (batch > 0) linalg_for(g, size, 2, factor_step, NULL, state);
+  if (batch > 0)
+    linalg_for(g, size, 2, factor_step, NULL, state);
   *out_packed = state[0];
   *out_tau = state[1];
 }
@@ -114,7 +126,8 @@ typedef struct reflections {
 static void reflect_step(hlo_graph_t *g, hlo_t step, const hlo_t *state, hlo_t *out_state,
                          void *context) {
   const reflections_t *how = context;
-  if (hlo_graph_failed(g)) return;
+  if (hlo_graph_failed(g))
+    return;
   hlo_t last = hlo_const_int(g, TORUS_DTYPE_I32, how->count - 1);
   hlo_t k = how->adjoint ? step : hlo_subtract(g, last, step);
   hlo_t column = linalg_column(g, state[1], k), row = linalg_numbers(g, column, 1);
@@ -125,7 +138,8 @@ static void reflect_step(hlo_graph_t *g, hlo_t step, const hlo_t *state, hlo_t *
 }
 
 hlo_t linalg_reflect(hlo_graph_t *g, hlo_t packed, hlo_t tau, hlo_t x, bool adjoint) {
-  if (hlo_graph_failed(g) || hlo_numel(g, x) == 0) return x;
+  if (hlo_graph_failed(g) || hlo_numel(g, x) == 0)
+    return x;
   reflections_t how = {hlo_dim(g, tau, 1), adjoint};
   hlo_t state[3] = {x, packed, tau};
   linalg_for(g, how.count, 3, reflect_step, &how, state);
@@ -133,7 +147,8 @@ hlo_t linalg_reflect(hlo_graph_t *g, hlo_t packed, hlo_t tau, hlo_t x, bool adjo
 }
 
 hlo_t linalg_form_q(hlo_graph_t *g, hlo_t packed, hlo_t tau, int64_t columns) {
-  if (hlo_graph_failed(g)) return HLO_NONE;
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
   hlo_t ones = linalg_identity(g, hlo_dtype(g, packed), hlo_dim(g, packed, 0),
                                hlo_dim(g, packed, 1), columns);
   return linalg_reflect(g, packed, tau, ones, false);
@@ -150,7 +165,8 @@ typedef struct qr_operand {
 
 static bool read_operand(torus_call_t *call, hlo_graph_t *g, int arg, qr_operand_t *out_operand) {
   hlo_t x = op_tensor(call, arg);
-  if (!linalg_require_matrix(call, g, x, false)) return false;
+  if (!linalg_require_matrix(call, g, x, false))
+    return false;
   qr_operand_t *o = out_operand;
   o->leading = hlo_shape(g, x, o->dims) - 2;
   o->rows = o->dims[o->leading];
@@ -166,7 +182,8 @@ static void give(torus_call_t *call, hlo_graph_t *g, int k, const qr_operand_t *
 TORUS_OP(geqrf, "geqrf", 0) {
   qr_operand_t a;
   hlo_t packed, tau;
-  if (!read_operand(call, g, 0, &a)) return;
+  if (!read_operand(call, g, 0, &a))
+    return;
   linalg_geqrf(g, a.stack, &packed, &tau);
   give(call, g, 0, &a, packed);
   give(call, g, 1, &a, tau);
@@ -176,7 +193,8 @@ TORUS_OP(linalg_qr, "linalg_qr", 0) {
   qr_operand_t a;
   hlo_t packed, tau;
   const char *mode = op_string(call, 1);
-  if (!read_operand(call, g, 0, &a)) return;
+  if (!read_operand(call, g, 0, &a))
+    return;
   if (mode == NULL || (mode[0] != 'r' && mode[0] != 'c')) {
     op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "qr: unrecognized mode");
     return;
@@ -194,20 +212,25 @@ TORUS_OP(linalg_qr, "linalg_qr", 0) {
 /* The factors of the reflectors of |a|, or a failure. */
 static hlo_t read_tau(torus_call_t *call, hlo_graph_t *g, int arg, const qr_operand_t *a) {
   hlo_t tau = op_tensor(call, arg);
-  if (linalg_failed(call, g)) return HLO_NONE;
+  if (linalg_failed(call, g))
+    return HLO_NONE;
   int rank = hlo_rank(g, tau);
   bool fits = rank == a->leading + 1 && hlo_dtype(g, tau) == hlo_dtype(g, a->stack);
-  for (int d = 0; fits && d < a->leading; ++d) fits = hlo_dim(g, tau, d) == a->dims[d];
-  if (fits && hlo_dim(g, tau, rank - 1) <= a->columns) return linalg_stack(g, tau, 1);
+  for (int d = 0; fits && d < a->leading; ++d)
+    fits = hlo_dim(g, tau, d) == a->dims[d];
+  if (fits && hlo_dim(g, tau, rank - 1) <= a->columns)
+    return linalg_stack(g, tau, 1);
   op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "tau does not fit the reflectors");
   return HLO_NONE;
 }
 
 TORUS_OP(linalg_householder_product, "linalg_householder_product", 0) {
   qr_operand_t a;
-  if (!read_operand(call, g, 0, &a)) return;
+  if (!read_operand(call, g, 0, &a))
+    return;
   hlo_t tau = read_tau(call, g, 1, &a);
-  if (linalg_failed(call, g)) return;
+  if (linalg_failed(call, g))
+    return;
   if (a.rows < a.columns) {
     op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "fewer rows than columns");
     return;
@@ -219,12 +242,15 @@ TORUS_OP(linalg_householder_product, "linalg_householder_product", 0) {
 TORUS_OP(ormqr, "ormqr", 0) {
   qr_operand_t a, c;
   bool left = op_bool(call, 3), transpose = op_bool(call, 4);
-  if (!read_operand(call, g, 0, &a)) return;
+  if (!read_operand(call, g, 0, &a))
+    return;
   hlo_t tau = read_tau(call, g, 1, &a);
-  if (linalg_failed(call, g) || !read_operand(call, g, 2, &c)) return;
+  if (linalg_failed(call, g) || !read_operand(call, g, 2, &c))
+    return;
   bool fits = c.leading == a.leading && (left ? c.rows : c.columns) == a.rows &&
               hlo_dtype(g, a.stack) == hlo_dtype(g, c.stack);
-  for (int d = 0; fits && d < a.leading; ++d) fits = a.dims[d] == c.dims[d];
+  for (int d = 0; fits && d < a.leading; ++d)
+    fits = a.dims[d] == c.dims[d];
   if (!fits) {
     op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "other does not fit the reflectors");
     return;

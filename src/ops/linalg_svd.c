@@ -1,10 +1,11 @@
 /* Copyright The Torus Authors. Licensed under the Apache License, Version 2.0. */
 /* Singular values by one-sided Jacobi rotations of the transposed triangular factor.
  *
- * x = Q R, and the columns of adjoint(R) are rotated until they are orthogonal: adjoint(R) J = V S, so
- * that x = (Q J) S adjoint(V). Small singular values keep their relative accuracy (Drmac and Veselic,
- * "New fast and accurate Jacobi SVD algorithm I", SIAM J. Matrix Anal. Appl. 29, 2008). A second QR
- * scales the columns of V S to length one; it is sure to give an orthogonal V when S has zeros. */
+ * x = Q R, and the columns of adjoint(R) are rotated until they are orthogonal: adjoint(R) J = V S,
+ * so that x = (Q J) S adjoint(V). Small singular values keep their relative accuracy (Drmac and
+ * Veselic, "New fast and accurate Jacobi SVD algorithm I", SIAM J. Matrix Anal. Appl. 29, 2008). A
+ * second QR scales the columns of V S to length one; it is sure to give an orthogonal V when S has
+ * zeros. */
 #include "ops/axes.h"
 #include "ops/linalg.h"
 
@@ -25,7 +26,8 @@ enum { MOST_SWEEPS = 30 };
 static hlo_t cosine_between(hlo_graph_t *g, hlo_t a, hlo_t b, hlo_t x, double tiny) {
   hlo_t usable = hlo_and(g, hlo_compare_f(g, HLO_GT, a, tiny), hlo_compare_f(g, HLO_GT, b, tiny));
   hlo_t lengths = hlo_multiply(g, hlo_sqrt(g, a), hlo_sqrt(g, b));
-  if (hlo_graph_failed(g)) return HLO_NONE;
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
   hlo_t cosine = hlo_divide(g, hlo_abs(g, x), lengths);
   return hlo_select(g, usable, cosine, hlo_const(g, hlo_dtype(g, cosine), 0));
 }
@@ -51,10 +53,12 @@ static void svd_round(hlo_graph_t *g, hlo_t k, const hlo_t *state, hlo_t *out_st
 
 static void svd_sweep(hlo_graph_t *g, const hlo_t *state, hlo_t *out_state, void *context) {
   const sweep_loop_t *loop = context;
-  if (hlo_graph_failed(g)) return;
+  if (hlo_graph_failed(g))
+    return;
   out_state[SWEEP] = hlo_add_f(g, state[SWEEP], 1);
   out_state[WORST] = hlo_const(g, hlo_dtype(g, state[WORST]), 0);
-  for (size_t i = 0; i < loop->parts; ++i) out_state[FIRST_PART + i] = state[FIRST_PART + i];
+  for (size_t i = 0; i < loop->parts; ++i)
+    out_state[FIRST_PART + i] = state[FIRST_PART + i];
   linalg_for(g, loop->rounds, 1 + loop->parts, svd_round, context, out_state + WORST);
 }
 
@@ -67,7 +71,8 @@ static hlo_t is_unfinished(hlo_graph_t *g, const hlo_t *state, void *context) {
 /* A few roundings of an inner product. */
 static double sweep_tolerance(torus_dtype_t dtype, int64_t size) {
   double root = 4;
-  while (root * root < (double)size) root *= 2;
+  while (root * root < (double)size)
+    root *= 2;
   return root * linalg_epsilon(dtype);
 }
 
@@ -75,21 +80,22 @@ static double sweep_tolerance(torus_dtype_t dtype, int64_t size) {
  * HLO_NONE. */
 static hlo_t orthogonalize(hlo_graph_t *g, hlo_t x, bool with_turns, hlo_t *out_turns) {
   *out_turns = HLO_NONE;
-  if (hlo_graph_failed(g)) return HLO_NONE;
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
   torus_dtype_t dtype = hlo_dtype(g, x), real = torus_dtype_real(dtype);
   int64_t batch = hlo_dim(g, x, 0), size = hlo_dim(g, x, 2);
   sweep_loop_t loop = {with_turns ? PARTS : TURNS_LEFT, (size + 1) / 2 * 2 - 1,
-                       sweep_tolerance(dtype, size),
-                       real == TORUS_DTYPE_F64 ? 0x1p-960 : 0x1p-100};
+                       sweep_tolerance(dtype, size), real == TORUS_DTYPE_F64 ? 0x1p-960 : 0x1p-100};
   hlo_t state[ALL_STATE], results[ALL_STATE];
   state[SWEEP] = hlo_const_int(g, TORUS_DTYPE_I32, 0);
   state[WORST] = hlo_const(g, real, 1);
   linalg_halves(g, x, 2, &state[FIRST_PART + COLUMNS_LEFT], &state[FIRST_PART + COLUMNS_RIGHT]);
-  linalg_halves(g, linalg_identity(g, dtype, batch, size, size), 2,
-                &state[FIRST_PART + TURNS_LEFT], &state[FIRST_PART + TURNS_RIGHT]);
+  linalg_halves(g, linalg_identity(g, dtype, batch, size, size), 2, &state[FIRST_PART + TURNS_LEFT],
+                &state[FIRST_PART + TURNS_RIGHT]);
   hlo_while(g, state, FIRST_PART + loop.parts, is_unfinished, svd_sweep, &loop, results);
   const hlo_t *part = results + FIRST_PART;
-  if (with_turns) *out_turns = linalg_join(g, part[TURNS_LEFT], part[TURNS_RIGHT], 2, size);
+  if (with_turns)
+    *out_turns = linalg_join(g, part[TURNS_LEFT], part[TURNS_RIGHT], 2, size);
   return linalg_join(g, part[COLUMNS_LEFT], part[COLUMNS_RIGHT], 2, size);
 }
 
@@ -97,7 +103,8 @@ static hlo_t orthogonalize(hlo_graph_t *g, hlo_t x, bool with_turns, hlo_t *out_
 static hlo_t unit_columns(hlo_graph_t *g, hlo_t x) {
   hlo_t packed, tau;
   linalg_geqrf(g, x, &packed, &tau);
-  if (hlo_graph_failed(g)) return HLO_NONE;
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
   hlo_t lengths = hlo_real(g, linalg_diagonal(g, packed));
   hlo_t negative = hlo_compare_f(g, HLO_LT, lengths, 0);
   torus_dtype_t real = hlo_dtype(g, lengths);
@@ -108,7 +115,8 @@ static hlo_t unit_columns(hlo_graph_t *g, hlo_t x) {
 
 /* Q J, with the further columns of Q when |full|. */
 static hlo_t left_vectors(hlo_graph_t *g, hlo_t packed, hlo_t tau, hlo_t turns, bool full) {
-  if (hlo_graph_failed(g)) return HLO_NONE;
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
   int64_t rows = hlo_dim(g, packed, 1), size = hlo_dim(g, turns, 2);
   int64_t low[3] = {0}, high[3] = {0, rows - size, full ? rows - size : 0};
   turns = hlo_pad(g, turns, hlo_const(g, hlo_dtype(g, turns), 0), low, high, NULL);
@@ -124,25 +132,30 @@ static hlo_t left_vectors(hlo_graph_t *g, hlo_t packed, hlo_t tau, hlo_t turns, 
 static linalg_svd_t svd_tall(hlo_graph_t *g, hlo_t x, bool vectors, bool full) {
   linalg_svd_t result = {HLO_NONE, HLO_NONE, HLO_NONE};
   hlo_t packed, tau, turns, order, scale = linalg_scale(g, x);
-  if (hlo_graph_failed(g)) return result;
+  if (hlo_graph_failed(g))
+    return result;
   hlo_t one = hlo_const(g, hlo_dtype(g, scale), 1);
   hlo_t inverse = linalg_over(g, hlo_divide(g, one, scale), x, 1);
   linalg_geqrf(g, linalg_times_real(g, inverse, x), &packed, &tau);
-  if (hlo_graph_failed(g)) return result;
+  if (hlo_graph_failed(g))
+    return result;
   hlo_t r = linalg_triangle(g, linalg_part(g, packed, 1, 0, hlo_dim(g, x, 2)), true, 0);
   hlo_t columns = orthogonalize(g, linalg_adjoint(g, r), vectors, &turns);
   hlo_t lengths = hlo_sqrt(g, linalg_square_sum(g, columns));
   lengths = linalg_sort(g, lengths, true, &order);
   result.s = hlo_multiply(g, lengths, linalg_over(g, scale, lengths, 1));
-  if (!vectors) return result;
+  if (!vectors)
+    return result;
   result.v = unit_columns(g, linalg_take(g, columns, 2, order));
   result.u = left_vectors(g, packed, tau, linalg_take(g, turns, 2, order), full);
   return result;
 }
 
 linalg_svd_t linalg_svd(hlo_graph_t *g, hlo_t x, bool vectors, bool full) {
-  if (hlo_graph_failed(g)) return (linalg_svd_t){HLO_NONE, HLO_NONE, HLO_NONE};
-  if (hlo_dim(g, x, 1) >= hlo_dim(g, x, 2)) return svd_tall(g, x, vectors, full);
+  if (hlo_graph_failed(g))
+    return (linalg_svd_t){HLO_NONE, HLO_NONE, HLO_NONE};
+  if (hlo_dim(g, x, 1) >= hlo_dim(g, x, 2))
+    return svd_tall(g, x, vectors, full);
   linalg_svd_t other = svd_tall(g, linalg_adjoint(g, x), vectors, full);
   return (linalg_svd_t){other.v, other.s, other.u};
 }
@@ -154,16 +167,16 @@ static linalg_svd_t svd_of_nothing(hlo_graph_t *g, hlo_t x, bool full) {
   int64_t batch = hlo_dim(g, x, 0), rows = hlo_dim(g, x, 1), columns = hlo_dim(g, x, 2);
   int64_t size = rows < columns ? rows : columns;
   torus_dtype_t dtype = hlo_dtype(g, x);
-  return (linalg_svd_t){
-      linalg_identity(g, dtype, batch, rows, full ? rows : size),
-      hlo_zeros(g, torus_dtype_real(dtype), 2, (const int64_t[]){batch, size}),
-      linalg_identity(g, dtype, batch, columns, full ? columns : size)};
+  return (linalg_svd_t){linalg_identity(g, dtype, batch, rows, full ? rows : size),
+                        hlo_zeros(g, torus_dtype_real(dtype), 2, (const int64_t[]){batch, size}),
+                        linalg_identity(g, dtype, batch, columns, full ? columns : size)};
 }
 
 TORUS_OP(linalg_svd, "_linalg_svd", 0) {
   hlo_t x = op_tensor(call, 0);
   int64_t dims[TORUS_MAX_RANK];
-  if (!linalg_require_matrix(call, g, x, false)) return;
+  if (!linalg_require_matrix(call, g, x, false))
+    return;
   bool full = op_bool(call, 1), vectors = op_bool(call, 2);
   int leading = hlo_shape(g, x, dims) - 2;
   torus_dtype_t dtype = hlo_dtype(g, x);

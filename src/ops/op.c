@@ -202,7 +202,13 @@ const double *op_doubles(const torus_call_t *call, int i, int *out_count) {
   return *out_count > 0 ? arg(call, i)->as.doubles : NULL;
 }
 
-static hlo_t scalar_node(hlo_graph_t *g, const torus_number_t *n, torus_dtype_t dtype) {
+const torus_number_t *op_numbers(const torus_call_t *call, int i, int *out_count) {
+  *out_count = op_has(call, i) ? arg(call, i)->count : 0;
+  return *out_count > 0 ? arg(call, i)->as.numbers : NULL;
+}
+
+hlo_t op_number(torus_call_t *call, const torus_number_t *n, torus_dtype_t dtype) {
+  hlo_graph_t *const g = call->graph;
   const double re = n->kind <= TORUS_NUMBER_INT ? (double)n->i : n->re;
   const double im = n->kind == TORUS_NUMBER_COMPLEX ? n->im : 0;
   if (torus_dtype_is_complex(dtype)) {
@@ -220,14 +226,18 @@ hlo_t op_scalar(torus_call_t *call, int i, torus_dtype_t dtype) {
     return op_tensor_as(call, i, dtype);
   }
   const torus_number_t n = number_of(call, i);
-  return scalar_node(call->graph, &n, dtype);
+  return op_number(call, &n, dtype);
+}
+
+torus_dtype_t op_number_dtype(const torus_number_t *n) {
+  static const torus_dtype_t dtypes[] = {TORUS_DTYPE_BOOL, TORUS_DTYPE_I64, TORUS_DTYPE_F64,
+                                         TORUS_DTYPE_C128};
+  return dtypes[n->kind];
 }
 
 torus_dtype_t op_scalar_dtype(const torus_call_t *call, int i) {
   const torus_number_t n = number_of(call, i);
-  static const torus_dtype_t dtypes[] = {TORUS_DTYPE_BOOL, TORUS_DTYPE_I64, TORUS_DTYPE_F64,
-                                         TORUS_DTYPE_C128};
-  return dtypes[n.kind];
+  return op_number_dtype(&n);
 }
 
 bool op_scalar_is(const torus_call_t *call, int i, double value) {
@@ -357,6 +367,10 @@ torus_dtype_t op_default_dtype(const torus_call_t *call) { return call->request-
 void op_random(torus_call_t *call, int64_t count, hlo_t *out_seed, hlo_t *out_offset) {
   uint64_t seed = 0, offset = 0;
   call->request->reserve_random(call->request->random_context, count, &seed, &offset);
+  if (call->device->capture != NULL) {
+    torus_capture_random(call->device, seed, offset, out_seed, out_offset);
+    return;
+  }
   *out_seed = hlo_volatile_int(call->graph, TORUS_DTYPE_U64, (int64_t)seed);
   *out_offset = hlo_volatile_int(call->graph, TORUS_DTYPE_U64, (int64_t)offset);
 }
@@ -419,6 +433,7 @@ bool op_is_inplace(const torus_call_t *call) { return call->request->is_inplace;
 static void add_check(torus_call_t *call, torus_check_t check) {
   if (op_failed(call)) return;
   check.op_name = call->request->op->name;
+  check.place = call->request->place;
   torus_status_t status = torus_window_add_check(call->device, &check);
   if (status != TORUS_OK && call->error == TORUS_OK) {
     call->error = status;
@@ -474,6 +489,8 @@ static torus_status_t close_window(torus_call_t *call) {
   if (status != TORUS_OK && window->graph == recorded) hlo_graph_swap(recorded, call->graph);
   hlo_graph_destroy(window->graph);
   window->graph = call->graph;
+  const torus_place_t place = call->request->place;
+  hlo_graph_mark(call->graph, call->request->op->name, place.code, place.instruction);
   return status;
 }
 

@@ -91,12 +91,17 @@ const int64_t *op_ints(const torus_call_t *call, int i, int *out_count);
 /* Element k of an int[] that may be shorter (one value for all). */
 int64_t op_ints_at(const torus_call_t *call, int i, int k);
 const double *op_doubles(const torus_call_t *call, int i, int *out_count);
+/* Scalar[]. */
+const torus_number_t *op_numbers(const torus_call_t *call, int i, int *out_count);
 /* A Scalar argument as a soft rank-0 node of |dtype| (also complex). A bool or int Scalar keeps
  * full 64-bit precision. */
 hlo_t op_scalar(torus_call_t *call, int i, torus_dtype_t dtype);
 /* The type a Scalar has in promotion: BOOL, I64, F64 (default dtype category), C128. */
 torus_dtype_t op_scalar_dtype(const torus_call_t *call, int i);
 bool op_scalar_is(const torus_call_t *call, int i, double value);
+/* The same for one number of a Scalar[]. */
+hlo_t op_number(torus_call_t *call, const torus_number_t *number, torus_dtype_t dtype);
+torus_dtype_t op_number_dtype(const torus_number_t *number);
 
 /* dim wrapped into 0..rank-1 (rank 0 counts as 1); IndexError outside. */
 int op_dim(torus_call_t *call, int i, int rank);

@@ -365,8 +365,10 @@ TORUS_OP(native_dropout, "native_dropout", TORUS_OP_RANDOM) {
   op_return(call, 1, mask);
 }
 
+/* A number times a float: whole numbers become floats, as in the product that this stands for. */
 TORUS_OP(native_dropout_backward, "native_dropout_backward", 0) {
-  hlo_t grad = op_tensor(call, 0), mask = op_tensor_as(call, 1, TORUS_DTYPE_BOOL);
+  hlo_t grad = op_tensor_as(call, 0, op_float_type(call, op_tensor_dtype(call, 0)));
+  hlo_t mask = op_tensor_as(call, 1, TORUS_DTYPE_BOOL);
   if (!failed(call, g))
     op_return(call, 0, scale_kept(g, grad, mask, op_double(call, 2)));
 }

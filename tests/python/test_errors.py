@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -157,43 +158,42 @@ def gradient_of_embedding(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     return weight.grad
 
 
-# name: use of an index that must lie below 3, whether negative ones count from the end
-LOOKUPS: dict[str, tuple[Callable[[torch.Tensor, torch.Tensor], torch.Tensor], bool]] = {
-    "embedding": (lambda x, i: F.embedding(i, x), False),
-    "embedding gradient": (gradient_of_embedding, False),
-    "embedding bag": (lambda x, i: F.embedding_bag(i[None], x, mode="sum"), False),
-    "index": (lambda x, i: x[i], True),
-    "index 2d": (lambda x, i: x[i, i], True),
-    "index after slice": (lambda x, i: x.t()[:, i], True),
-    "index_put": (put, True),
-    "index_put accumulate": (put_accumulate, True),
-    "gather": (lambda x, i: x.gather(0, i[:, None].expand(-1, 4)), False),
-    "scatter": (lambda x, i: x.scatter(0, i[:, None], 1.0), False),
-    "scatter_add": (lambda x, i: x.scatter_add(0, i[:, None], i[:, None].float()), False),
-    "index_select": (lambda x, i: x.index_select(0, i), False),
-    "index_add": (lambda x, i: x.index_add(0, i, i[:, None].float().expand(-1, 4)), False),
-    "index_fill": (lambda x, i: x.index_fill(0, i, 1.0), True),
-    "index_copy": (lambda x, i: x.index_copy(0, i, i[:, None].float().expand(-1, 4)), False),
-    "take": (lambda x, i: x[:, 0].take(i), True),
-    "take_along_dim": (lambda x, i: torch.take_along_dim(x, i[:, None], 0), False),
-    "one_hot": (lambda x, i: F.one_hot(i, 3), False),
-    "cross entropy": (lambda x, i: F.cross_entropy(x[:, :3][: len(i)], i), False),
-    "nll": (lambda x, i: F.nll_loss(x[:, :3][: len(i)], i), False),
+# Uses of indices that must lie below 3.
+LOOKUPS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "embedding": lambda x, i: F.embedding(i, x),
+    "embedding gradient": gradient_of_embedding,
+    "embedding bag": lambda x, i: F.embedding_bag(i[None], x, mode="sum"),
+    "index": lambda x, i: x[i],
+    "index 2d": lambda x, i: x[i, i],
+    "index after slice": lambda x, i: x.t()[:, i],
+    "index_put": put,
+    "index_put accumulate": put_accumulate,
+    "gather": lambda x, i: x.gather(0, i[:, None].expand(-1, 4)),
+    "scatter": lambda x, i: x.scatter(0, i[:, None], 1.0),
+    "scatter_add": lambda x, i: x.scatter_add(0, i[:, None], i[:, None].float()),
+    "index_select": lambda x, i: x.index_select(0, i),
+    "index_add": lambda x, i: x.index_add(0, i, i[:, None].float().expand(-1, 4)),
+    "index_fill": lambda x, i: x.index_fill(0, i, 1.0),
+    "index_copy": lambda x, i: x.index_copy(0, i, i[:, None].float().expand(-1, 4)),
+    "take": lambda x, i: x[:, 0].take(i),
+    "take_along_dim": lambda x, i: torch.take_along_dim(x, i[:, None], 0),
+    "one_hot": lambda x, i: F.one_hot(i, 3),
+    "cross entropy": lambda x, i: F.cross_entropy(x[:, :3][: len(i)], i),
+    "nll": lambda x, i: F.nll_loss(x[:, :3][: len(i)], i),
 }
 
 
 @pytest.mark.parametrize("index", [3, -1, -4, 2**40])
 @pytest.mark.parametrize("name", LOOKUPS)
 def test_index_out_of_range(mode: str, name: str, index: int) -> None:
-    look_up, _ = LOOKUPS[name]
+    look_up = LOOKUPS[name]
     expected = raised(lambda: look_up(matrix("cpu"), whole("cpu", 0, index)))
     actual = raised(lambda: look_up(matrix("tpu"), whole("tpu", 0, index)))
     if expected is None:
         assert actual is None
         return
     assert actual is not None, f"CPU: {expected!r}"
-    assert isinstance(actual, (IndexError, RuntimeError))
-    assert isinstance(actual, type(expected)) or isinstance(actual, IndexError)
+    assert isinstance(actual, (type(expected), IndexError))
     message = str(actual)
     assert str(index) in message or "index" in message.lower() or "target" in message.lower()
     assert still_works()
@@ -204,7 +204,9 @@ def test_late_index_error_names_the_index() -> None:
         x = matrix("tpu")
         picked = x[whole("tpu", 0, 7)]
         later = (picked * 2).sum()
-        with pytest.raises(IndexError, match="index 7 is out of bounds for dimension 0 with size 3"):
+        with pytest.raises(
+            IndexError, match="index 7 is out of bounds for dimension 0 with size 3"
+        ):
             later.item()
         assert still_works()
 
@@ -286,7 +288,7 @@ def test_unsupported_types(mode: str) -> None:
         error = raised(lambda dtype=dtype: torch.zeros(2).to(dtype).to("tpu"))
         error = error or raised(lambda dtype=dtype: torch.empty(2, dtype=dtype, device="tpu"))
         assert isinstance(error, (TypeError, RuntimeError)), error
-    with pytest.raises(TypeError, match="complex32|ComplexHalf"):
+    with pytest.raises(TypeError, match=r"complex32|ComplexHalf"):
         torch.empty(2, dtype=torch.complex32, device="tpu")
     assert still_works()
 
@@ -299,8 +301,8 @@ def test_unsupported_types(mode: str) -> None:
     [
         lambda: torch.empty(1 << 50, device="tpu"),
         lambda: torch.zeros(1 << 30, 1 << 20, device="tpu"),
-        lambda: torch.ones(1 << 25, 1, device="tpu").expand(-1, 1 << 25).clone(),
-        lambda: torch.ones(1 << 20, 1, device="tpu") @ torch.ones(1, 1 << 30, device="tpu"),
+        lambda: torch.ones(1 << 24, 1, device="tpu").expand(-1, 1 << 24).clone(),
+        lambda: torch.ones(1 << 24, 1, device="tpu") @ torch.ones(1, 1 << 24, device="tpu"),
         lambda: torch.arange(1 << 48, device="tpu"),
         lambda: torch.ones(2, device="tpu").resize_(1 << 50),
     ],
@@ -419,32 +421,34 @@ def test_cache_is_used(run_python, tmp_path) -> None:
         assert stat.S_IMODE(entry.stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("damage", ["empty", "short", "flipped", "header", "foreign", "folder"])
-def test_damaged_cache_entries(run_python, tmp_path, damage: str) -> None:
+def spoil(entry: Path, damage: str) -> None:
+    content = bytearray(entry.read_bytes())
+    entry.unlink()
+    if damage == "folder":
+        entry.mkdir()
+        return
+    if damage == "empty":
+        content = bytearray()
+    elif damage == "short":
+        content = content[: len(content) // 2]
+    elif damage == "flipped":
+        content[-len(content) // 3] ^= 1
+    elif damage == "lengths":
+        content[16:32] = b"\xff" * 16
+    elif damage == "foreign":
+        content = bytearray(b"\x7fELF" + bytes(5000))
+    entry.write_bytes(content)
+
+
+def test_damaged_cache_entries(run_python, tmp_path) -> None:
     folder = tmp_path / "cache"
     compilations, _ = run_with_cache(run_python, folder)
-    entries = [entry for entry in folder.iterdir() if entry.is_file()]
-    assert len(entries) == compilations
-    for entry in entries:
-        content = bytearray(entry.read_bytes())
-        if damage == "empty":
-            content = bytearray()
-        elif damage == "short":
-            content = content[: len(content) // 2]
-        elif damage == "flipped":
-            content[-len(content) // 3] ^= 1
-        elif damage == "header":
-            content[16:32] = b"\xff" * 16
-        elif damage == "foreign":
-            content = bytearray(b"\x7fELF" + bytes(5000))
-        if damage == "folder":
-            entry.unlink()
-            entry.mkdir()
-        else:
-            entry.write_bytes(content)
-    assert run_with_cache(run_python, folder) == (compilations, 0)
-    if damage != "folder":
-        assert run_with_cache(run_python, folder) == (0, compilations)
+    for damage in ("empty", "short", "flipped", "lengths", "foreign", "folder"):
+        entries = list(folder.iterdir())
+        assert len(entries) == compilations
+        for entry in entries:
+            spoil(entry, damage)
+        assert run_with_cache(run_python, folder) == (compilations, 0), damage
 
 
 def test_links_are_not_followed(run_python, tmp_path) -> None:

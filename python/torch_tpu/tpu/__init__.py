@@ -49,6 +49,14 @@ from torch_tpu.tpu.diagnostics import (
     reset_metrics,
     set_fallback,
 )
+from torch_tpu.tpu.graphs import (
+    TPUGraph,
+    graph,
+    graph_pool_handle,
+    is_current_stream_capturing,
+    make_graphed_callables,
+)
+from torch_tpu.tpu.explanations import Compilation, ExplainReport, explain
 from torch_tpu.tpu.memory import (
     empty_cache,
     max_memory_allocated,
@@ -90,12 +98,15 @@ from torch_tpu.tpu.streams import (
 
 __all__ = [
     "CacheStats",
+    "Compilation",
     "DeviceProperties",
     "EagerMode",
     "Event",
+    "ExplainReport",
     "Precision",
     "Stream",
     "StreamContext",
+    "TPUGraph",
     "current_device",
     "current_stream",
     "default_generators",
@@ -104,6 +115,7 @@ __all__ = [
     "device_count",
     "device_of",
     "empty_cache",
+    "explain",
     "get_amp_supported_dtype",
     "get_device_capability",
     "get_device_name",
@@ -112,11 +124,15 @@ __all__ = [
     "get_fallback",
     "get_rng_state",
     "get_rng_state_all",
+    "graph",
+    "graph_pool_handle",
     "init",
     "initial_seed",
     "is_available",
     "is_bf16_supported",
+    "is_current_stream_capturing",
     "is_initialized",
+    "make_graphed_callables",
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",
@@ -148,7 +164,7 @@ __all__ = [
 ]
 
 # Submodules that are imported when first asked for.
-_LAZY = ("compiler",)
+_LAZY = ("compiler", "optimizers")
 
 
 class _TpuModule(ModuleType):

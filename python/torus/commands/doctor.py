@@ -71,7 +71,7 @@ def cache_folder() -> str:
     if named:
         return named
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(base, "torus")
+    return os.path.join(base, "torus", "programs")
 
 
 def _package_versions() -> dict[str, str]:

@@ -125,13 +125,16 @@ class _Journal:
         self.rows: dict[tuple[Any, ...], Row] = {}
         self._path = pathlib.Path(path) if path else None
         self._file: Any = None
+        self._start = ""  # what ends the line before the next one
 
     def __enter__(self) -> _Journal:
         if self._path is None:
             return self
         if self._path.exists():
-            for line in self._path.read_text("utf-8").splitlines():
-                # A run that was killed may have left half a line.
+            text = self._path.read_text("utf-8")
+            # A run that was killed may have left half a line.
+            self._start = "" if text.endswith("\n") or not text else "\n"
+            for line in text.splitlines():
                 with contextlib.suppress(ValueError):
                     self._keep(json.loads(line))
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -148,8 +151,9 @@ class _Journal:
     def add(self, row: Row) -> None:
         self._keep(row)
         if self._file is not None:
-            self._file.write(json.dumps(row) + "\n")
+            self._file.write(self._start + json.dumps(row) + "\n")
             self._file.flush()
+            self._start = ""
 
 
 def _run_plan(

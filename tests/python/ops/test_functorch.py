@@ -8,6 +8,9 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
+# The operator database calls what PyTorch has deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
 NAMES = opinfo_samples.words(
     """
     __rdiv__ alias_copy atleast_1d broadcast_to cat clamp_max clone cos cummin dot expand fft.irfftn

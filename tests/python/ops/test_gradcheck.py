@@ -7,6 +7,9 @@ import opinfo_samples
 import pytest
 import torch
 
+# The operator database calls what PyTorch has deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
 FIRST_ORDER = opinfo_samples.words(
     """
     __rmul__ _segment_reduce.lengths _softmax_backward_data _unsafe_masked_index acos

@@ -10,6 +10,9 @@ import pytest
 import torch
 from torus.opinfo import judge, views
 
+# The operator database calls what PyTorch has deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
 # Enough that the workers of pytest-xdist finish together.
 SHARDS = 40
 PLAN = judge.Plan("float32", samples=1, views=True)

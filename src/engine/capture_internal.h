@@ -1,0 +1,65 @@
+/* Copyright The Torus Authors. Licensed under the Apache License, Version 2.0. */
+/* What recording a capture and running it share. */
+#ifndef TORUS_CAPTURE_INTERNAL_H_
+#define TORUS_CAPTURE_INTERNAL_H_
+
+#include "engine/engine_internal.h"
+
+/* A storage that was written; the storage is not retained, for what dies before the end needs no
+ * result. */
+typedef struct torus_capture_write {
+  torus_storage_t *storage;  /* NULL: freed meanwhile */
+  torus_value_t *before;     /* retained; what it held, NULL: nothing */
+} torus_capture_write_t;
+
+typedef struct torus_capture_binding {
+  torus_storage_t *storage;  /* retained */
+  size_t index;              /* of a window's input, or of a result */
+} torus_capture_binding_t;
+
+typedef enum {
+  TORUS_SOURCE_STORAGE,      /* the storage's content at the time of the run */
+  TORUS_SOURCE_CONSTANT,     /* |value| */
+  TORUS_SOURCE_RANDOM,       /* seed and offset of the run */
+} torus_capture_source_kind_t;
+
+/* One argument of the program. */
+typedef struct torus_capture_source {
+  torus_capture_source_kind_t kind;
+  torus_storage_t *storage;  /* borrowed from the reads */
+  torus_value_t *value;      /* borrowed from the inputs: the constant, or the type */
+  bool is_donated;
+} torus_capture_source_t;
+
+struct torus_capture {
+  atomic_int refs;
+  torus_engine_t *engine;
+  int device;
+  uint64_t number;           /* of this capture in the process; never 0 */
+  torus_status_t error;      /* while recording: reported at the end. Later: the program's */
+
+  /* While recording; under device.lock. */
+  torus_capture_write_t *writes;
+  size_t write_count, write_capacity;
+  uint64_t seed, offset;     /* at the beginning */
+  hlo_t random;              /* U64[2]: seed and offset of a run; HLO_NONE: none asked for */
+  size_t random_input;
+
+  /* From the end on constant. */
+  torus_capture_binding_t *reads;   /* index: of the window's input */
+  size_t read_count, read_capacity;
+  torus_capture_binding_t *outputs; /* index: of the result */
+  size_t output_count;
+  torus_value_t **inputs;    /* of the window: constants, and types without buffer */
+  size_t input_count;
+  torus_value_t **results;   /* types of the program's results; retained */
+  size_t result_count;
+  torus_check_t *checks;
+  size_t check_count;
+  torus_capture_source_t *sources;
+  size_t source_count;
+  torus_executable_t *executable; /* NULL: nothing to run */
+  torus_buffer_t *softs;     /* numbers that the program takes as an argument; NULL: none */
+};
+
+#endif  /* TORUS_CAPTURE_INTERNAL_H_ */

@@ -1,0 +1,275 @@
+/* Copyright The Torus Authors. Licensed under the Apache License, Version 2.0. */
+/* Running a capture again: the storages' contents go in, new ones come out. */
+#include <string.h>
+
+#include "engine/capture_internal.h"
+
+/* ---- compiling, on the worker ---- */
+
+static torus_capture_source_t source_of(torus_capture_t *capture, const torus_job_t *job,
+                                        size_t input) {
+  torus_capture_source_t source = {.kind = TORUS_SOURCE_CONSTANT, .value = capture->inputs[input]};
+  if (capture->random != HLO_NONE && capture->random_input == input) {
+    source.kind = TORUS_SOURCE_RANDOM;
+  }
+  for (size_t i = 0; i < capture->read_count; ++i) {
+    if (capture->reads[i].index != input) continue;
+    source.kind = TORUS_SOURCE_STORAGE;
+    source.storage = capture->reads[i].storage;
+    source.is_donated = job->donatable[input];
+  }
+  return source;
+}
+
+static torus_status_t keep_program(torus_capture_t *capture, const torus_job_t *job,
+                                   const hlo_encoding_t *encoding, const torus_launch_t *launch) {
+  void *block;
+  const int64_t words = (int64_t)launch->soft_word_count;
+  TORUS_TRY(torus_try_alloc((encoding->parameter_count + 1) * sizeof *capture->sources, &block));
+  capture->sources = block;
+  capture->source_count = encoding->parameter_count;
+  for (size_t i = 0; i < encoding->parameter_count; ++i) {
+    capture->sources[i] = source_of(capture, job, (size_t)encoding->parameters[i]);
+  }
+  if (words == 0) return TORUS_OK;
+  return torus_buffer_from_host(capture->engine->client, capture->device, launch->soft_words,
+                                TORUS_DTYPE_U32, 1, &words, &capture->softs);
+}
+
+static torus_status_t prepare(torus_engine_t *engine, torus_job_t *job, hlo_encoding_t *encoding) {
+  torus_launch_t launch;
+  TORUS_TRY(hlo_encode(job->window.graph, job->outputs, job->output_count, encoding));
+  TORUS_TRY(torus_program_cache_get(engine->cache, job, encoding, &launch));
+  job->capture->executable = launch.executable;
+  return keep_program(job->capture, job, encoding, &launch);
+}
+
+void torus_capture_prepare(torus_engine_t *engine, torus_job_t *job) {
+  hlo_encoding_t encoding = {0};
+  job->capture->error = prepare(engine, job, &encoding);
+  hlo_encoding_deinit(&encoding);
+}
+
+/* ---- running, on the worker ---- */
+
+/* Arguments made for one run. */
+typedef struct temporaries {
+  torus_buffer_t **buffers;
+  size_t count;
+} temporaries_t;
+
+static torus_status_t random_argument(torus_job_t *job, torus_buffer_t **out_buffer) {
+  const int64_t two = 2;
+  return torus_buffer_from_host(job->capture->engine->client, job->device, job->random,
+                                TORUS_DTYPE_U64, 1, &two, out_buffer);
+}
+
+static torus_status_t argument(torus_job_t *job, const torus_capture_source_t *source,
+                               torus_value_t *input, temporaries_t *made,
+                               torus_buffer_t **out_buffer) {
+  torus_status_t status = TORUS_OK;
+  if (source->kind == TORUS_SOURCE_RANDOM) {
+    status = random_argument(job, out_buffer);
+  } else if (atomic_load(&input->state) == TORUS_VALUE_FAILED) {
+    job->has_failed_input = true;
+    return torus_status_clone(input->error);
+  } else if (input->physical != NULL) {
+    status = torus_value_exact_buffer(input, out_buffer);
+  } else {
+    *out_buffer = input->buffer;
+    return TORUS_OK;
+  }
+  if (status == TORUS_OK) made->buffers[made->count++] = *out_buffer;
+  return status;
+}
+
+static torus_status_t run_with(torus_job_t *job, temporaries_t *made, torus_buffer_t **arguments,
+                               torus_buffer_t **results) {
+  const torus_capture_t *capture = job->capture;
+  size_t count = capture->source_count;
+  for (size_t i = 0; i < count; ++i) {
+    TORUS_TRY(argument(job, &capture->sources[i], job->window.inputs[i], made, &arguments[i]));
+  }
+  if (capture->softs != NULL) arguments[count++] = capture->softs;
+  return torus_executable_run_on(capture->executable, job->device, arguments, count,
+                                 job->output_count, results);
+}
+
+torus_status_t torus_capture_run(torus_engine_t *engine, torus_job_t *job, torus_buffer_t **results) {
+  (void)engine;
+  const size_t room = job->capture->source_count + 1;
+  void *block;
+  TORUS_TRY(torus_try_alloc(2 * room * sizeof(torus_buffer_t *), &block));
+  temporaries_t made = {(torus_buffer_t **)block + room, 0};
+  torus_status_t status = run_with(job, &made, block, results);
+  while (made.count > 0) torus_buffer_release(made.buffers[--made.count]);
+  torus_free(block);
+  return status;
+}
+
+/* ---- what goes in ---- */
+
+static bool fits(const torus_capture_source_t *source, const torus_value_t *value) {
+  const torus_value_t *type = source->value;
+  return value->dtype == type->dtype && value->rank == type->rank &&
+         (value->rank == 0 ||
+          memcmp(value->dims, type->dims, (size_t)value->rank * sizeof *value->dims) == 0);
+}
+
+/* Whether somebody besides the storage, and jobs that will have run by then, holds the value. */
+static bool is_shared(const torus_value_t *value) {
+  const int refs = atomic_load(&value->refs);
+  return refs - atomic_load(&value->queued) != 1;
+}
+
+/* A job that is just ending gives up its values one after the other: one look may be misled. */
+static bool is_surely_shared(torus_engine_t *engine, const torus_value_t *value) {
+  if (!is_shared(value)) return false;
+  pthread_mutex_lock(&engine->lock);
+  torus_engine_wait_ticket(engine, engine->enqueued);
+  pthread_mutex_unlock(&engine->lock);
+  return is_shared(value);
+}
+
+/* The storage's content as a value of the captured type that nobody else holds. */
+static torus_status_t renew(torus_device_t *device, const torus_capture_source_t *source) {
+  torus_storage_t *storage = source->storage;
+  hlo_graph_t *g = device->window.graph;
+  hlo_t node;
+  torus_value_t *value;
+  if (storage->value == NULL) {
+    node = hlo_zeros(g, source->value->dtype, source->value->rank, source->value->dims);
+  } else {
+    node = hlo_flatten(g, torus_window_node(device, storage->value));
+    node = torus_view_bitcast(g, node, source->value->dtype);
+    node = hlo_reshape(g, node, source->value->rank, source->value->dims);
+  }
+  TORUS_TRY(hlo_graph_take_error(g));
+  TORUS_TRY(torus_window_value(storage->engine, storage->device, node, &value));
+  torus_storage_set(storage, value);
+  torus_value_release(value);
+  return TORUS_OK;
+}
+
+static torus_status_t check_size(const torus_storage_t *storage, const torus_value_t *type) {
+  if (storage->size_bytes == torus_value_size_bytes(type)) return TORUS_OK;
+  return torus_status_make(TORUS_STATUS_FAILED_PRECONDITION,
+                           "a tensor of a captured graph has changed its size from %zu to %zu bytes; "
+                           "capture the graph again",
+                           torus_value_size_bytes(type), storage->size_bytes);
+}
+
+static torus_status_t renew_sources(torus_capture_t *capture, torus_device_t *device,
+                                    bool *out_renewed) {
+  *out_renewed = false;
+  for (size_t i = 0; i < capture->source_count; ++i) {
+    const torus_capture_source_t *source = &capture->sources[i];
+    if (source->kind != TORUS_SOURCE_STORAGE) continue;
+    TORUS_TRY(check_size(source->storage, source->value));
+    const torus_value_t *value = source->storage->value;
+    if (value != NULL && fits(source, value) &&
+        !(source->is_donated && is_surely_shared(capture->engine, value))) {
+      continue;
+    }
+    TORUS_TRY(renew(device, source));
+    *out_renewed = true;
+  }
+  for (size_t i = 0; i < capture->output_count; ++i) {
+    TORUS_TRY(check_size(capture->outputs[i].storage, capture->results[capture->outputs[i].index]));
+  }
+  return TORUS_OK;
+}
+
+/* ---- the job ---- */
+
+static torus_status_t add_inputs(const torus_capture_t *capture, torus_window_t *window) {
+  void *block;
+  TORUS_TRY(torus_try_alloc((capture->source_count + 1) * sizeof *window->inputs, &block));
+  window->inputs = block;
+  for (size_t i = 0; i < capture->source_count; ++i) {
+    const torus_capture_source_t *source = &capture->sources[i];
+    torus_value_t *value =
+        source->kind == TORUS_SOURCE_STORAGE ? source->storage->value : source->value;
+    window->inputs[window->input_count++] = torus_value_retain(value);
+  }
+  return TORUS_OK;
+}
+
+static torus_status_t add_results(const torus_capture_t *capture, torus_window_t *window) {
+  void *block;
+  TORUS_TRY(torus_try_alloc((capture->result_count + 1) * sizeof *window->values, &block));
+  window->values = block;
+  for (size_t i = 0; i < capture->result_count; ++i) {
+    const torus_value_t *type = capture->results[i];
+    TORUS_TRY(torus_value_create(capture->engine, capture->device, type->dtype, type->rank,
+                                 type->dims, &window->values[i]));
+    window->value_count = i + 1;
+  }
+  return TORUS_OK;
+}
+
+static torus_status_t add_checks(const torus_capture_t *capture, torus_window_t *window) {
+  if (capture->check_count == 0) return TORUS_OK;
+  const size_t bytes = capture->check_count * sizeof *window->checks;
+  TORUS_TRY(torus_try_alloc(bytes, (void **)&window->checks));
+  memcpy(window->checks, capture->checks, bytes);
+  window->check_count = capture->check_count;
+  return TORUS_OK;
+}
+
+static torus_status_t make_job(torus_capture_t *capture, torus_job_t **out_job) {
+  void *block;
+  *out_job = NULL;
+  TORUS_TRY(torus_try_alloc(sizeof(torus_job_t), &block));
+  torus_job_t *job = block;
+  torus_status_t status = add_inputs(capture, &job->window);
+  if (status == TORUS_OK) status = add_results(capture, &job->window);
+  if (status == TORUS_OK) status = add_checks(capture, &job->window);
+  if (status != TORUS_OK) {
+    torus_window_deinit(&job->window);
+    torus_free(job);
+    return status;
+  }
+  job->device = capture->device;
+  job->capture = torus_capture_retain(capture);
+  job->output_count = capture->result_count + (capture->check_count > 0);
+  torus_window_count_queued(&job->window, 1);
+  *out_job = job;
+  return TORUS_OK;
+}
+
+static torus_status_t replay(torus_capture_t *capture, uint64_t seed, uint64_t offset) {
+  torus_engine_t *engine = capture->engine;
+  torus_device_t *device = &engine->devices[capture->device];
+  bool renewed;
+  torus_job_t *job;
+  TORUS_TRY(torus_window_close(engine, capture->device));
+  torus_status_t status = renew_sources(capture, device, &renewed);
+  if (renewed) {
+    torus_status_t closed = torus_window_close(engine, capture->device);
+    if (status == TORUS_OK) status = closed;
+    else torus_status_ignore(closed);
+  }
+  TORUS_TRY(status);
+  TORUS_TRY(make_job(capture, &job));
+  job->random[0] = seed;
+  job->random[1] = offset;
+  for (size_t i = 0; i < capture->output_count; ++i) {
+    torus_storage_set(capture->outputs[i].storage, job->window.values[capture->outputs[i].index]);
+  }
+  return torus_engine_enqueue(engine, job);
+}
+
+torus_status_t torus_capture_replay(torus_capture_t *capture, uint64_t seed, uint64_t offset) {
+  torus_device_t *device = &capture->engine->devices[capture->device];
+  pthread_mutex_lock(&device->lock);
+  torus_status_t status = TORUS_OK;
+  if (device->capture != NULL) {
+    status = torus_status_make(TORUS_STATUS_FAILED_PRECONDITION,
+                               "a captured graph cannot be run while another is being captured");
+  } else if (capture->executable != NULL) {
+    status = replay(capture, seed, offset);
+  }
+  pthread_mutex_unlock(&device->lock);
+  return status;
+}
