@@ -121,8 +121,9 @@ struct AcceleratorGraph final : at::GraphImplInterface {
 }  // namespace
 }  // namespace torus
 
+// The key is the device's name in capitals.
 namespace at {
-REGISTER_GRAPH_IMPL(PrivateUse1, torus::AcceleratorGraph)
+REGISTER_GRAPH_IMPL(TPU, torus::AcceleratorGraph)
 }  // namespace at
 
 namespace torus {

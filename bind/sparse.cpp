@@ -234,6 +234,29 @@ Tensor sparse_product(const Tensor &self, const Tensor &mat2) {
                                                       values.options().layout(at::kSparse), false).coalesce();
 }
 
+// The row of each element of a compressed matrix, [..., nnz].
+Tensor element_rows(const Tensor &rows, const Tensor &columns) {
+  if (rows.dim() == 1) return at::_convert_indices_from_csr_to_coo(rows, columns).select(0, 0);
+  const Tensor ends = rows.slice(-1, 1), place = at::arange(columns.size(-1), rows.options());
+  return at::le(ends.unsqueeze(-2), place.unsqueeze(-1)).sum(-1);
+}
+
+Tensor sampled_addmm(const Tensor &self, const Tensor &mat1, const Tensor &mat2, const Scalar &beta, const Scalar &alpha) {
+  TORCH_CHECK(self.layout() == at::kSparseCsr && mat1.layout() == at::kStrided && mat2.layout() == at::kStrided,
+              "sampled_addmm: Expected self in CSR and both matrices dense");
+  TORCH_CHECK(mat1.dim() >= 2 && mat1.size(-1) == mat2.size(-2) && self.size(-2) == mat1.size(-2) && self.size(-1) == mat2.size(-1),
+              "sampled_addmm: mat1 and mat2 shapes cannot be multiplied (", mat1.sizes(), " and ", mat2.sizes(), ")");
+  const Tensor rows = element_rows(self.crow_indices(), self.col_indices()).to(at::kLong), columns = self.col_indices().to(at::kLong);
+  std::vector<int64_t> sizes = rows.sizes().vec();
+  sizes.push_back(mat1.size(-1));
+  const Tensor x = mat1.gather(-2, rows.unsqueeze(-1).expand(sizes));
+  const Tensor y = mat2.transpose(-2, -1).gather(-2, columns.unsqueeze(-1).expand(sizes));
+  Tensor values = (x * y).sum(-1) * alpha;
+  if (beta.toComplexDouble() != 0.0) values = values + self.values() * beta;
+  return at::_sparse_compressed_tensor_unsafe(self.crow_indices(), self.col_indices(), values, self.sizes(),
+                                              values.options().layout(at::kSparseCsr));
+}
+
 Tensor &add_vector_out(const Tensor &self, const Tensor &mat, const Tensor &vector, const Scalar &beta, const Scalar &alpha,
                        Tensor &out) {
   const Tensor column = self.dim() == 0 ? self : self.unsqueeze(1);
@@ -494,6 +517,7 @@ void register_compressed(torch::Library &m) {
   m.impl("sum", TORCH_FN(native::sum_csr));
   m.impl("sum.dim_IntList", TORCH_FN(native::sum_sparse_compressed));
   m.impl("sparse_mask", TORCH_FN(native::sparse_mask_sparse_compressed));
+  m.impl("sparse_sampled_addmm", TORCH_FN(sampled_addmm));
   m.impl("addmv.out", TORCH_FN(add_vector_out));
   m.impl("mul.Scalar", TORCH_FN(native::mul_scalar_sparse_csr));
   m.impl("mm", TORCH_FN(native::_sparse_csr_mm));

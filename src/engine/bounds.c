@@ -209,6 +209,9 @@ static torus_status_t install_padded(rebuilding_t *r) {
     if (r->padded[i] == NULL) continue;
     torus_value_t **input = &r->job->window.inputs[i];
     TORUS_TRY(torus_value_fill_padded(r->padded[i], *input));
+    /* The job's claim passes over with its place: |queued| before |refs|, as everywhere. */
+    atomic_fetch_add(&r->padded[i]->queued, 1);
+    atomic_fetch_sub(&(*input)->queued, 1);
     torus_value_release(*input);
     *input = r->padded[i];
     r->padded[i] = NULL;
@@ -231,6 +234,7 @@ static torus_status_t bind(torus_bounds_t *bounds, rebuilding_t *r, const struct
   TORUS_TRY(install_padded(r));
   memcpy(r->job->outputs, outputs, r->job->output_count * sizeof *outputs);
   hlo_graph_swap(r->job->window.graph, bounds->graph);
+  hlo_graph_adopt_marks(r->job->window.graph, bounds->graph);
   return TORUS_OK;
 }
 
@@ -271,6 +275,17 @@ static torus_status_t find_or_add(torus_bounds_t *bounds, torus_job_t *job,
   return status;
 }
 
+/* Should the program have to be compiled, this is why. */
+static void explain(const torus_bounds_t *bounds, const structure_t *s) {
+  size_t i = 0;
+  while (i < s->first.size_count && (s->classes[i] == 0 || s->first.sizes[i] == s->last[i])) i += 1;
+  if (i == s->first.size_count) return;
+  torus_explain_say(bounds->engine->explain, TORUS_TRIGGER_SIZE,
+                    "a size changes: %lld -> %lld; run-time argument from now on, one program up to %lld",
+                    (long long)s->first.sizes[i], (long long)s->last[i],
+                    (long long)hlo_bound_size(s->last[i]));
+}
+
 static torus_status_t apply(torus_bounds_t *bounds, torus_job_t *job, bool has_padded,
                             bool *out_rewritten) {
   structure_t *s;
@@ -279,7 +294,10 @@ static torus_status_t apply(torus_bounds_t *bounds, torus_job_t *job, bool has_p
   if (s->class_count > 0 && s->reason[0] == 0 && s->repeats < SETTLED) {
     TORUS_TRY(rebuild(bounds, job, s, s->reason));
     job->is_bounded = *out_rewritten = s->reason[0] == 0;
-    if (*out_rewritten) return TORUS_OK;
+    if (*out_rewritten) {
+      explain(bounds, s);
+      return TORUS_OK;
+    }
   }
   if (!has_padded) return TORUS_OK;
   *out_rewritten = true;

@@ -429,9 +429,8 @@ static torus_capture_t *leave(torus_device_t *device) {
   return capture;
 }
 
-static torus_status_t compile(torus_engine_t *engine, torus_capture_t *capture, torus_job_t *job) {
-  if (job == NULL) return TORUS_OK;
-  TORUS_TRY(torus_engine_enqueue(engine, job));
+/* Without the device's lock: the worker may need it to free a storage. */
+static torus_status_t await_program(torus_engine_t *engine, torus_capture_t *capture) {
   pthread_mutex_lock(&engine->lock);
   torus_engine_wait_ticket(engine, engine->enqueued);
   pthread_mutex_unlock(&engine->lock);
@@ -450,8 +449,9 @@ torus_status_t torus_capture_end(torus_engine_t *engine, int device, torus_captu
   }
   torus_status_t status = finish(engine, d->capture, &job);
   torus_capture_t *capture = leave(d);
-  if (status == TORUS_OK) status = compile(engine, capture, job);
+  if (status == TORUS_OK && job != NULL) status = torus_engine_enqueue(engine, job);
   pthread_mutex_unlock(&d->lock);
+  if (status == TORUS_OK && job != NULL) status = await_program(engine, capture);
   if (status == TORUS_OK) {
     *out_capture = capture;
   } else {

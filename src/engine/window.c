@@ -205,6 +205,7 @@ void torus_window_forget(torus_window_t *window) {
   window->graph = graph;
   window->serial = serial;
   window->rolling = window->start = rolling;
+  window->mode = TORUS_MODE_FUSED;
 }
 
 torus_status_t torus_window_close(torus_engine_t *engine, int device) {

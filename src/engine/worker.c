@@ -178,6 +178,7 @@ static torus_status_t prepare(torus_engine_t *engine, torus_job_t *job, hlo_enco
 static torus_status_t run_job(torus_engine_t *engine, torus_job_t *job, torus_buffer_t **results) {
   if (job->capture != NULL) return torus_capture_run(engine, job, results);
   hlo_encoding_t encoding = {0};
+  torus_explain_unsay(engine->explain);
   torus_status_t status = prepare(engine, job, &encoding);
   if (status == TORUS_OK) status = run_encoded(engine, job, &encoding, results);
   hlo_encoding_deinit(&encoding);

@@ -133,12 +133,17 @@ hlo_t hlo_append_as(hlo_binder_t *b, hlo_t old, int rank, const int64_t *dims,
 
 /* ---- sources ---- */
 
+/* What is held in other dimensions than the bounds stays so: the program then depends on fewer
+ * bounds. */
 static hlo_t bind_parameter(hlo_binder_t *b, hlo_t old) {
   int64_t dims[TORUS_MAX_RANK];
   const int rank = hlo_target_dims(b, old, dims);
   const int input = (int)hlo_attrs(b->from, old)[0];
   const int64_t *held = b->how->held(b->how->context, input, dims);
   hlo_t x = hlo_append_as(b, old, rank, held ? held : hlo_dims(b->from, old), NULL, NULL);
+  for (int d = 0; d < rank && held; d++) {
+    if (hlo_class_of(b, old, d)) dims[d] = held[d];
+  }
   return hlo_fit(b, x, dims);
 }
 
@@ -229,11 +234,6 @@ static hlo_t bind_rows(hlo_binder_t *b, hlo_t old, int first, int end) {
   return hlo_append_as(b, old, rank, dims, xs, NULL);
 }
 
-static hlo_t bind_sort(hlo_binder_t *b, hlo_t old) {
-  const int dim = (int)hlo_attrs(b->from, old)[0];
-  return bind_rows(b, old, dim, dim + 1);
-}
-
 static hlo_t bind_fft(hlo_binder_t *b, hlo_t old) {
   const int rank = hlo_rank(b->from, old);
   return bind_rows(b, old, rank - (int)hlo_node(b->from, old)->attr_count, rank);
@@ -313,7 +313,7 @@ static hlo_t bind_touched(hlo_binder_t *b, hlo_t old) {
   case HLO_OP_BROADCAST: return bind_broadcast(b, old);
   case HLO_OP_TRANSPOSE: return bind_transpose(b, old);
   case HLO_OP_RESULT: return bind_result(b, old);
-  case HLO_OP_SORT: return bind_sort(b, old);
+  case HLO_OP_SORT: return hlo_bind_sort(b, old);
   case HLO_OP_FFT: return bind_fft(b, old);
   case HLO_OP_CHOLESKY:
   case HLO_OP_TRIANGULAR_SOLVE: return bind_matrices(b, old);
@@ -386,11 +386,7 @@ static void walk(hlo_binder_t *b, hlo_t *out_outputs) {
     b->map[i] = bind_node(b, (hlo_t)i);
   }
   b->to->region = 0;
-  int64_t dims[TORUS_MAX_RANK];
-  for (size_t k = 0; k < b->how->output_count && !b->to->error && !b->reason[0]; k++) {
-    hlo_target_dims(b, b->how->outputs[k], dims);
-    out_outputs[k] = hlo_fit(b, b->map[b->how->outputs[k]], dims);
-  }
+  for (size_t k = 0; k < b->how->output_count; k++) out_outputs[k] = b->map[b->how->outputs[k]];
   if (b->how->class_count && !b->to->error && !b->reason[0] && !is_affordable(b)) {
     snprintf(b->reason, HLO_REASON_BYTES, "the bounds would take far more than the sizes");
   }

@@ -30,8 +30,8 @@ typedef struct hlo_bounding {
 /* Elements in which |size| of them are held: a power of two. */
 int64_t hlo_bound_size(int64_t size);
 
-/* Rebuilds the live nodes in |to|, which is cleared. An output's physical dimensions are those of
- * its new node: bounds for sizes that change. What cannot be rebuilt is named in |out_reason|
+/* Rebuilds the live nodes in |to|, which is cleared. An output is held in the dimensions of its new
+ * node, which are exact for sizes that do not change. What cannot be rebuilt is named in |out_reason|
  * (HLO_REASON_BYTES), which is empty on success. */
 TORUS_NODISCARD torus_status_t hlo_bound(const hlo_bounding_t *bounding, hlo_graph_t *to,
                                          hlo_t *out_outputs, char *out_reason);

@@ -53,6 +53,7 @@ hlo_t hlo_bind_slice(hlo_binder_t *b, hlo_t old);
 hlo_t hlo_bind_update(hlo_binder_t *b, hlo_t old);
 hlo_t hlo_bind_reduce(hlo_binder_t *b, hlo_t old);     /* bound_reduce.c */
 hlo_t hlo_bind_reduce_arg(hlo_binder_t *b, hlo_t old);
+hlo_t hlo_bind_sort(hlo_binder_t *b, hlo_t old);
 hlo_t hlo_bind_window(hlo_binder_t *b, hlo_t old);
 hlo_t hlo_bind_dot(hlo_binder_t *b, hlo_t old);
 hlo_t hlo_bind_convolution(hlo_binder_t *b, hlo_t old);

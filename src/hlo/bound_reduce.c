@@ -1,5 +1,6 @@
 /* Copyright The Torus Authors. Licensed under the Apache License, Version 2.0. */
 /* The bounding transform's rules for what sums over elements: reductions, windows, products. */
+#include <math.h>
 #include <string.h>
 
 #include "hlo/bound_internal.h"
@@ -43,6 +44,25 @@ hlo_t hlo_bind_reduce_arg(hlo_binder_t *b, hlo_t old) {
   int64_t dims[TORUS_MAX_RANK];
   const int rank = without(b->to, operands[0], gone, dims);
   return hlo_append_as(b, old, rank, dims, operands, NULL);
+}
+
+/* Garbage becomes what stands last, and a stable order leaves it behind its equals. */
+hlo_t hlo_bind_sort(hlo_binder_t *b, hlo_t old) {
+  const hlo_node_t *node = hlo_node(b->from, old);
+  hlo_t xs[2];
+  for (uint32_t i = 0; i < node->operand_count; i++) xs[i] = hlo_mapped(b, old, i);
+  hlo_fit_together(b, xs, node->operand_count, -1);
+  const torus_dtype_t dtype = hlo_dtype(b->to, xs[0]);
+  const bool descending = node->mode & 1;
+  hlo_t last = descending ? hlo_lowest(b->to, dtype) : hlo_highest(b->to, dtype);
+  if (!descending && torus_dtype_is_float(dtype)) last = hlo_const(b->to, dtype, NAN);
+  const uint32_t along = mask_of(hlo_attrs(b->from, old), 1);
+  xs[0] = hlo_mask_garbage(b, xs[0], hlo_operand(b->from, old, 0), along, last);
+  int64_t dims[TORUS_MAX_RANK];
+  const int rank = hlo_shape(b->to, xs[0], dims);
+  hlo_t y = hlo_append_as(b, old, rank, dims, xs, NULL);
+  if (y != HLO_NONE) b->to->nodes[y].mode |= 2;
+  return y;
 }
 
 /* ---- windows ---- */

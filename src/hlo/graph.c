@@ -84,6 +84,24 @@ const hlo_mark_t *hlo_graph_marks(const hlo_graph_t *g, size_t *out_count) {
   return g->marks;
 }
 
+/* Marks without nodes go; the others begin at numbers below 0, which are no nodes. */
+void hlo_graph_adopt_marks(hlo_graph_t *g, hlo_graph_t *from) {
+  hlo_mark_t *const own = g->marks;
+  const size_t own_capacity = g->mark_capacity;
+  size_t kept = 0;
+  for (size_t i = 0; i < from->mark_count; i++) {
+    const size_t end = i + 1 < from->mark_count ? (size_t)from->marks[i + 1].first : from->node_count;
+    if ((size_t)from->marks[i].first != end) from->marks[kept++] = from->marks[i];
+  }
+  for (size_t i = 0; i < kept; i++) from->marks[i].first = -(hlo_t)(kept - i);
+  g->marks = from->marks;
+  g->mark_capacity = from->mark_capacity;
+  g->mark_count = kept;
+  from->marks = own;
+  from->mark_capacity = own_capacity;
+  from->mark_count = 0;
+}
+
 const hlo_mark_t *hlo_graph_mark_of(const hlo_graph_t *g, hlo_t x) {
   size_t low = 0, high = g->mark_count; /* marks below |low| begin at or before x */
   while (low < high) {
@@ -91,7 +109,7 @@ const hlo_mark_t *hlo_graph_mark_of(const hlo_graph_t *g, hlo_t x) {
     if (g->marks[middle].first <= x) low = middle + 1;
     else high = middle;
   }
-  return low > 0 ? &g->marks[low - 1] : NULL;
+  return low > 0 && g->marks[0].first >= 0 ? &g->marks[low - 1] : NULL;
 }
 
 /* ---- errors ---- */

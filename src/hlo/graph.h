@@ -46,6 +46,8 @@ typedef struct hlo_mark {
 } hlo_mark_t;
 /* The nodes from here on are |name|'s. Without memory there is no mark. */
 void hlo_graph_mark(hlo_graph_t *g, const char *name, const void *code, int32_t instruction);
+/* Takes over the marks of a graph of which g is a rewritten form. Which nodes are whose is lost. */
+void hlo_graph_adopt_marks(hlo_graph_t *g, hlo_graph_t *from);
 /* Valid until the next mark. */
 const hlo_mark_t *hlo_graph_marks(const hlo_graph_t *g, size_t *out_count);
 /* The mark that node x belongs to, or NULL. */

@@ -189,6 +189,22 @@ FOREACH_SAME(zero, zero_of)
 
 /* ---- two operands ---- */
 
+/* The type of the number of element |k|; INVALID where the operand is none. */
+static torus_dtype_t number_type(const torus_call_t *call, const operand_t *from, int k) {
+  if (from->source == FROM_SCALAR) return op_scalar_dtype(call, from->argument);
+  if (from->source != FROM_SCALARS) return TORUS_DTYPE_INVALID;
+  torus_number_t number = number_at(call, from->argument, k);
+  return op_number_dtype(&number);
+}
+
+/* Real tensors have no complex factors. */
+static bool number_fits(torus_call_t *call, const operand_t *from, int k, torus_dtype_t dtype) {
+  if (number_type(call, from, k) != TORUS_DTYPE_C128 || torus_dtype_is_complex(dtype)) return true;
+  op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "a complex number with %s",
+           torus_dtype_name(dtype));
+  return false;
+}
+
 typedef struct binary {
   math_binary_fn fn;
   bool as_float; /* integers are divided as floats */
@@ -206,6 +222,11 @@ static void foreach_binary(torus_call_t *call, hlo_graph_t *g, source_t source, 
   for (int k = 0; k < op_list_size(call, 0) && !op_failed(call); k++) {
     hlo_t pair[2] = {op_list_tensor(call, 0, k), HLO_NONE};
     torus_dtype_t dtype = element_type(call, g, &right, k, pair[0]);
+    bool has_bool = math_is_bool(g, pair[0]) || number_type(call, &right, k) == TORUS_DTYPE_BOOL;
+    if (how.fn == hlo_subtract && has_bool) {
+      op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "Subtraction with a bool is not supported.");
+      return;
+    }
     if (how.as_float) dtype = op_float_type(call, dtype);
     torus_dtype_t wide = op_accumulate_type(dtype);
     pair[0] = hlo_convert(g, pair[0], wide);
@@ -274,6 +295,11 @@ static void foreach_power(torus_call_t *call, hlo_graph_t *g, source_t source) {
       op_fallback(call, "a complex exponent");
       return;
     }
+    if (torus_dtype_is_integral(dtype) && exponent.re < 0) {
+      op_error(call, TORUS_STATUS_INVALID_ARGUMENT,
+               "Integers to negative integer powers are not allowed.");
+      return;
+    }
     hlo_t soft = element(call, g, &exponents, k, wide);
     x = hlo_convert(g, x, wide);
     return_element(call, g, k, math_power_number(g, x, exponent.re, soft), dtype);
@@ -311,6 +337,11 @@ static void foreach_add_combined(torus_call_t *call, hlo_graph_t *g, source_t so
     hlo_t xs[3] = {op_list_tensor(call, 0, k), HLO_NONE, HLO_NONE};
     torus_dtype_t dtype = element_type(call, g, &ops[0], k, xs[0]);
     dtype = promote(dtype, op_list_dtype(call, 2, k), false);
+    if (!number_fits(call, &ops[2], k, dtype)) return;
+    if (combine == hlo_divide && torus_dtype_is_integral(dtype)) {
+      op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "addcdiv of integers is not supported.");
+      return;
+    }
     torus_dtype_t wide = op_accumulate_type(dtype);
     xs[0] = hlo_convert(g, xs[0], wide);
     for (int i = 1; i <= 2; i++)
@@ -340,6 +371,7 @@ static void foreach_lerp(torus_call_t *call, hlo_graph_t *g, source_t source) {
       op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "lerp of %s", torus_dtype_name(dtype));
       return;
     }
+    if (!number_fits(call, &weight, k, dtype)) return;
     hlo_t xs[3] = {element(call, g, &start, k, wide), element(call, g, &end, k, wide),
                    element(call, g, &weight, k, wide)};
     math_broadcast(g, xs, 3);

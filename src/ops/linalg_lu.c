@@ -365,16 +365,10 @@ static bool is_vector_side(const hlo_graph_t *g, const lu_operand_t *a, hlo_t b)
   return true;
 }
 
-/* PyTorch factors the transpose of a row-major real matrix, which is column-major, and its backward
- * formulas for systems and determinants rely on that. */
-static bool factors_transpose(const torus_call_t *call, int arg) {
-  return op_is_contiguous(call, arg) && !torus_dtype_is_complex(op_tensor_dtype(call, arg));
-}
-
 TORUS_OP(linalg_solve_ex, "_linalg_solve_ex", 0) {
   solution_t s;
-  bool left = op_bool(call, 2), flipped = factors_transpose(call, 0);
-  if (!factor_argument(call, g, flipped, &s))
+  bool left = op_bool(call, 2);
+  if (!factor_argument(call, g, false, &s))
     return;
   hlo_t b = op_tensor(call, 1);
   if (linalg_failed(call, g))
@@ -389,7 +383,7 @@ TORUS_OP(linalg_solve_ex, "_linalg_solve_ex", 0) {
   }
   if (!linalg_require_matrix(call, g, b, false) || !fits_side(call, g, &s.a, b, left))
     return;
-  b = solve_batches(call, g, &s.a, s.factors, s.pivots, b, left, flipped);
+  b = solve_batches(call, g, &s.a, s.factors, s.pivots, b, left, false);
   if (linalg_failed(call, g))
     return;
   if (op_bool(call, 3))
@@ -422,6 +416,12 @@ static hlo_t exchange_sign(hlo_graph_t *g, hlo_t pivots, torus_dtype_t dtype) {
   hlo_t moved = hlo_compare(g, HLO_NE, pivots, hlo_add_f(g, linalg_numbers(g, pivots, 1), 1));
   hlo_t odd = hlo_reduce(g, HLO_REDUCE_XOR, moved, 1, (const int[]){1}, false);
   return hlo_select(g, odd, hlo_const(g, dtype, -1), hlo_const(g, dtype, 1));
+}
+
+/* For determinants PyTorch factors the transpose of a row-major real matrix, and the backward
+ * formulas rely on that; those of systems take the factors of the matrix itself. */
+static bool factors_transpose(const torus_call_t *call, int arg) {
+  return op_is_contiguous(call, arg) && !torus_dtype_is_complex(op_tensor_dtype(call, arg));
 }
 
 TORUS_OP(linalg_det, "_linalg_det", 0) {

@@ -49,6 +49,7 @@ from torch_tpu.tpu.diagnostics import (
     reset_metrics,
     set_fallback,
 )
+from torch_tpu.tpu.explanations import Compilation, ExplainReport, explain
 from torch_tpu.tpu.graphs import (
     TPUGraph,
     graph,
@@ -56,7 +57,6 @@ from torch_tpu.tpu.graphs import (
     is_current_stream_capturing,
     make_graphed_callables,
 )
-from torch_tpu.tpu.explanations import Compilation, ExplainReport, explain
 from torch_tpu.tpu.memory import (
     empty_cache,
     max_memory_allocated,

@@ -80,7 +80,8 @@ class TPUGraph:
         del pool
         if capture_error_mode not in ("global", "thread_local", "relaxed"):
             raise ValueError(
-                f"capture_error_mode={capture_error_mode!r} is none of global, thread_local, relaxed"
+                f"capture_error_mode={capture_error_mode!r} is none of global, thread_local, "
+                "relaxed"
             )
         self._graph.begin()
         self._hook = register_optimizer_step_pre_hook(_check_optimizer)
@@ -257,7 +258,9 @@ def make_graphed_callables(
 
 def _check_module(module: torch.nn.Module) -> None:
     if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
-        raise RuntimeError("register the hooks of a module after make_graphed_callables, not before")
+        raise RuntimeError(
+            "register the hooks of a module after make_graphed_callables, not before"
+        )
     if any(buffer.requires_grad for buffer in module.buffers()):
         raise RuntimeError("the buffers of a module to be captured must not require gradients")
 
@@ -345,8 +348,11 @@ class _Graphed(torch.autograd.Function):
     def forward(ctx: Any, captured: _Pass, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.captured = captured
         outputs = captured.run_forward(tensors[: captured.input_count()])
-        fixed = [out for out, own in zip(outputs, captured._outputs, strict=True)
-                 if not own.requires_grad]
+        fixed = [
+            out
+            for out, own in zip(outputs, captured._outputs, strict=True)
+            if not own.requires_grad
+        ]
         ctx.mark_non_differentiable(*fixed)
         return outputs
 
