@@ -36,7 +36,7 @@ export PIP_NO_PYTHON_VERSION_WARNING := 1
 
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build run test ctest ctest-sanitize ctest-thread lint format docs-operators clean distclean
+.PHONY: build run test bench ctest ctest-sanitize ctest-thread lint format docs-operators clean distclean
 
 build: $(BUILD_STAMP)
 
@@ -92,6 +92,13 @@ format: $(DEPS_STAMP)
 
 test: build ctest ctest-sanitize lint
 	$(BIN)/python -m pytest tests/python $(PYTEST_ARGS)
+
+# Writes docs/benchmarks.md with its plot. TORUS_BENCH_PEER_PYTHON and TORUS_BENCH_JAX_PYTHON name
+# Pythons in which other backends are installed; BENCH_ARGS=--quick takes two minutes.
+bench: build
+	$(BIN)/python tools/print_requirements.py bench > build/bench.txt
+	$(ALONE) $(PIP) install --quiet -r build/bench.txt
+	$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
 
 docs-operators: build
 	$(BIN)/python tools/generate_operators.py

@@ -5,6 +5,7 @@
 #include "group.h"
 
 #include <ATen/ATen.h>
+#include <pybind11/chrono.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <numeric>
@@ -14,6 +15,36 @@
 #include "group_work.h"
 #include "runtime.h"
 #include "transfer.h"
+
+namespace torus {
+namespace {
+
+// Joining a group's threads with Python's lock held could wait for one that waits for the lock.
+template <typename T>
+class HolderWithoutGil {
+ public:
+  HolderWithoutGil() = default;
+  explicit HolderWithoutGil(T *raw) : held_(c10::intrusive_ptr<T>::unsafe_steal_from_new(raw)) {}
+  HolderWithoutGil(c10::intrusive_ptr<T> held) : held_(std::move(held)) {}
+  HolderWithoutGil(const HolderWithoutGil &) = default;
+  HolderWithoutGil(HolderWithoutGil &&) noexcept = default;
+  HolderWithoutGil &operator=(const HolderWithoutGil &) = default;
+  HolderWithoutGil &operator=(HolderWithoutGil &&) noexcept = default;
+  ~HolderWithoutGil() {
+    if (!held_ || !PyGILState_Check()) return;
+    pybind11::gil_scoped_release released;
+    held_.reset();
+  }
+  T *get() const { return held_.get(); }
+
+ private:
+  c10::intrusive_ptr<T> held_;
+};
+
+}  // namespace
+}  // namespace torus
+
+PYBIND11_DECLARE_HOLDER_TYPE(T, torus::HolderWithoutGil<T>, true)
 
 namespace torus {
 namespace {
@@ -117,6 +148,12 @@ std::vector<int64_t> split_bytes(const Tensor &t, const std::vector<int64_t> &ro
 
 // ---- the backend ----
 
+// What a group was made with; the host's group has options of its own.
+struct HostOptions final : c10d::Backend::Options {
+  explicit HostOptions(std::chrono::milliseconds wait) : Options("tpu_dist", wait) {}
+  HostOptions(const HostOptions &) = default;
+};
+
 class HostGroup final : public c10d::Backend {
  public:
   HostGroup(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_ptr<c10d::Store> store, int rank, int size,
@@ -132,7 +169,13 @@ class HostGroup final : public c10d::Backend {
   ~HostGroup() override { watch_->stop(); }
 
   const std::string getBackendName() const override { return "tpu_dist"; }
-  c10::intrusive_ptr<Options> getBackendOptions() override { return host_->getBackendOptions(); }
+  c10::intrusive_ptr<Options> getBackendOptions() override { return options(); }
+  c10::intrusive_ptr<HostOptions> options() const {
+    auto own = c10::make_intrusive<HostOptions>(host_->getBackendOptions()->timeout);
+    own->group_name = name_;
+    own->global_ranks_in_group.assign(ranks_.begin(), ranks_.end());
+    return own;
+  }
   bool supportsSplitting() const override { return true; }
   bool supportsCoalescing() const override { return true; }
   void setTimeout(std::chrono::milliseconds timeout) override { host_->setTimeout(timeout); }
@@ -535,18 +578,42 @@ c10::intrusive_ptr<c10d::Backend> HostGroup::split(const c10::intrusive_ptr<c10d
   if (own == ranks.end()) return nullptr;
   std::vector<int64_t> global;
   for (const int r : ranks) global.push_back(ranks_.at(r));
-  return c10::make_intrusive<HostGroup>(host_->split(store, ranks, opts), store, static_cast<int>(own - ranks.begin()),
-                                        static_cast<int>(ranks.size()), opts->group_name, global);
+  const int rank = static_cast<int>(own - ranks.begin()), size = static_cast<int>(ranks.size());
+  c10::intrusive_ptr<Backend> host;
+  {
+    const pybind11::gil_scoped_acquire gil;
+    const auto make = pybind11::module_::import("torch_tpu.distributed").attr("_host_transport");
+    host = make(store, rank, size, opts->timeout, global, opts->group_name).cast<c10::intrusive_ptr<Backend>>();
+  }
+  return c10::make_intrusive<HostGroup>(host, store, rank, size, opts->group_name, global);
 }
 
-c10::intrusive_ptr<c10d::Backend> create(const c10::intrusive_ptr<c10d::Backend> &host,
-                                         const c10::intrusive_ptr<c10d::Store> &store, int rank, int size,
-                                         const std::string &name, const std::vector<int64_t> &ranks) {
+c10::intrusive_ptr<HostGroup> create(const c10::intrusive_ptr<c10d::Backend> &host,
+                                     const c10::intrusive_ptr<c10d::Store> &store, int rank, int size,
+                                     const std::string &name, const std::vector<int64_t> &ranks) {
   return c10::make_intrusive<HostGroup>(host, store, rank, size, name, ranks);
+}
+
+HolderWithoutGil<HostOptions> copied(const HostOptions &options) {
+  return {c10::make_intrusive<HostOptions>(options)};
 }
 
 }  // namespace
 
-void define_groups(pybind11::module_ &m) { m.def("_create_host_group", &create); }
+void define_groups(pybind11::module_ &m) {
+  namespace py = pybind11;
+  if (!py::hasattr(py::module_::import("torch._C"), "_distributed_c10d")) return;
+  using GroupHolder = HolderWithoutGil<HostGroup>;
+  using OptionsHolder = HolderWithoutGil<HostOptions>;
+  py::class_<HostOptions, c10d::Backend::Options, OptionsHolder>(m, "HostGroupOptions")
+      .def("__copy__", &copied)
+      .def("__deepcopy__", [](const HostOptions &self, const py::dict &) { return copied(self); });
+  py::class_<HostGroup, c10d::Backend, GroupHolder>(m, "HostGroup")
+      .def_property_readonly("options", [](const HostGroup &self) { return OptionsHolder(self.options()); });
+  m.def("_create_host_group", [](const c10::intrusive_ptr<c10d::Backend> &host, const c10::intrusive_ptr<c10d::Store> &store,
+                                 int rank, int size, const std::string &name, const std::vector<int64_t> &ranks) {
+    return GroupHolder(create(host, store, rank, size, name, ranks));
+  });
+}
 
 }  // namespace torus

@@ -3,6 +3,9 @@
 // buffer is a dense tensor of the device; PyTorch's own functions work on it, or on one component
 // after the other, through operators.
 #include <ATen/NativeFunctions.h>
+#include <ATen/ops/_nested_tensor_from_tensor_list.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/unbind.h>
 #include <torch/library.h>
 
 namespace torus {
@@ -38,7 +41,6 @@ namespace native = at::native;
   X("native_layer_norm_backward", layer_norm_backward_nested) \
   X("linear", nested_linear)                                 \
   X("linear_backward", nested_linear_backward)               \
-  X("matmul", matmul_nested)                                 \
   X("matmul_backward", matmul_backward_nested)               \
   X("value_selecting_reduction_backward", value_selecting_reduction_backward_nested_symint) \
   X("mul.Tensor", NestedTensor_mul_Tensor)                   \
@@ -96,6 +98,17 @@ namespace native = at::native;
   X("to_padded_tensor", NestedTensor_to_padded_tensor_generic) \
   X("_nested_tensor_softmax_with_shape", NestedTensor_softmax_dropout)
 
+// Component by component: PyTorch's kernel joins the products of a batch in memory it addresses itself.
+Tensor multiply(const Tensor &self, const Tensor &other) {
+  if (!self.is_nested() || !other.is_nested()) return native::matmul_nested(self, other);
+  const std::vector<Tensor> xs = self.unbind(), ys = other.unbind();
+  TORCH_CHECK(xs.size() == ys.size(), "matmul: Expected size for the 1st dimension of 2nd input tensor to be: ", xs.size(),
+              " but got: ", ys.size(), ".");
+  std::vector<Tensor> products;
+  for (size_t k = 0; k < xs.size(); ++k) products.push_back(at::matmul(xs[k], ys[k]));
+  return at::_nested_tensor_from_tensor_list(products);
+}
+
 // 0 is PyTorch's number for attention by products and softmax, the only kind for nested tensors here.
 int64_t choose_attention(const Tensor &, const Tensor &, const Tensor &, const std::optional<Tensor> &, double, bool,
                          std::optional<double>, bool) {
@@ -108,6 +121,9 @@ TORCH_LIBRARY_IMPL(aten, NestedTensorPrivateUse1, m) {
 #define TORUS_ONE(name, function) m.impl(name, TORCH_FN(native::function));
   TORUS_NESTED_LIST(TORUS_ONE)
 #undef TORUS_ONE
+  m.impl("matmul", TORCH_FN(multiply));
+  m.impl("where.self_out", TORCH_FN(native::NestedTensor_where_out));
+  m.impl("matmul.out", TORCH_FN(native::matmul_out_nested));
   m.impl("detach", static_cast<Tensor (*)(const Tensor &)>(&native::detach));
   m.impl("ones_like", TORCH_FN(native::ones_like));
   m.impl("_safe_softmax", TORCH_FN(native::_safe_softmax));

@@ -42,7 +42,7 @@ def requirements(groups: list[str]) -> list[str]:
 def main() -> None:
     """Print the requirements of the groups named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("groups", nargs="+", help="project, test, examples, build or models")
+    parser.add_argument("groups", nargs="+", help="project, test, examples, build, models or bench")
     print("\n".join(requirements(parser.parse_args().groups)))
 
 

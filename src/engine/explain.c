@@ -119,6 +119,10 @@ static bool same_operators(const memory_t *a, const memory_t *b) {
          (a->op_count == 0 || memcmp(a->ops, b->ops, a->op_count * sizeof *a->ops) == 0);
 }
 
+static int distance(const hlo_difference_t *d) {
+  return d->has_other_nodes ? HLO_DIFFERENCE_STRUCTURE : (int)d->kind;
+}
+
 /* The memory with the same operators and the nearest key, or NULL. */
 static const memory_t *nearest_key(const torus_explain_t *explain, const memory_t *m,
                                    hlo_difference_t *out) {
@@ -129,7 +133,7 @@ static const memory_t *nearest_key(const torus_explain_t *explain, const memory_
     hlo_difference_t d;
     if (!same_operators(known, m)) continue;
     hlo_key_compare(known->key, known->key_bytes, m->key, m->key_bytes, &d);
-    if (best == NULL || d.kind < out->kind) {
+    if (best == NULL || distance(&d) < distance(out)) {
       best = known;
       *out = d;
     }

@@ -65,6 +65,27 @@ hlo_t hlo_refuse(hlo_binder_t *b, hlo_t old, const char *why) {
 
 /* ---- building blocks ---- */
 
+/* Whether a node can as well be made with other dimensions. */
+static bool is_source(const hlo_graph_t *g, hlo_t x) {
+  const hlo_node_t *node = hlo_node(g, x);
+  return node->op == HLO_OP_CONSTANT || node->op == HLO_OP_IOTA ||
+         (node->op == HLO_OP_BROADCAST && node->attr_count == 0);
+}
+
+static hlo_t remake_source(hlo_graph_t *g, hlo_t x, const int64_t *dims) {
+  const hlo_node_t node = *hlo_node(g, x);
+  const int64_t attr = node.attr_count ? hlo_attrs(g, x)[0] : 0;
+  hlo_t scalar = node.operand_count ? hlo_operand(g, x, 0) : HLO_NONE;
+  return hlo_append(g, &(hlo_spec_t){.op = (hlo_op_t)node.op,
+                                     .dtype = (torus_dtype_t)node.dtype,
+                                     .rank = node.rank,
+                                     .dims = dims,
+                                     .operands = &scalar,
+                                     .operand_count = node.operand_count,
+                                     .attrs = &attr,
+                                     .attr_count = node.attr_count});
+}
+
 hlo_t hlo_fit(hlo_binder_t *b, hlo_t x, const int64_t *dims) {
   const int64_t low[TORUS_MAX_RANK] = {0};
   int64_t high[TORUS_MAX_RANK];
@@ -75,18 +96,19 @@ hlo_t hlo_fit(hlo_binder_t *b, hlo_t x, const int64_t *dims) {
     same &= high[d] == 0;
   }
   if (same) return x;
-  if (hlo_node(b->to, x)->op == HLO_OP_CONSTANT) {
-    return hlo_append_constant(b->to, hlo_dtype(b->to, x), hlo_attrs(b->to, x)[0],
-                               hlo_rank(b->to, x), dims);
-  }
+  if (is_source(b->to, x)) return remake_source(b->to, x, dims);
   return hlo_pad(b->to, x, hlo_const(b->to, hlo_dtype(b->to, x), 0), low, high, NULL);
 }
 
+/* Sources follow the others. */
 void hlo_fit_together(hlo_binder_t *b, hlo_t *xs, size_t count, int except) {
-  int64_t dims[TORUS_MAX_RANK], own[TORUS_MAX_RANK];
-  const int rank = hlo_shape(b->to, xs[0], dims);
-  for (size_t i = 1; i < count; i++) {
-    for (int d = 0; d < rank; d++) {
+  int64_t dims[TORUS_MAX_RANK] = {0}, own[TORUS_MAX_RANK];
+  bool only_sources = true;
+  if (!hlo_usable_all(b->to, HLO_OP_PAD, xs, count)) return;
+  for (size_t i = 0; i < count; i++) only_sources &= is_source(b->to, xs[i]);
+  for (size_t i = 0; i < count; i++) {
+    if (!only_sources && is_source(b->to, xs[i])) continue;
+    for (int d = 0; d < hlo_rank(b->to, xs[i]); d++) {
       if (hlo_dim(b->to, xs[i], d) > dims[d]) dims[d] = hlo_dim(b->to, xs[i], d);
     }
   }

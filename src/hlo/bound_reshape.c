@@ -77,6 +77,20 @@ static void hold_prefix(regrouping_t *r, const group_t *g) {
   r->held_out[out] = r->held_in[in] * before / after;
 }
 
+/* A single dimension that changes after a gather holds as much as came in, rather than a bound of its
+ * own, on which the program would depend as well. */
+static void hold_gathered(const hlo_binder_t *b, regrouping_t *r, const group_t *g) {
+  int64_t before = hlo_product(g->in_end - g->in, r->held_in + g->in), others = 1;
+  int changing = -1;
+  for (int d = g->out; d < g->out_end; d++) {
+    const bool changes = hlo_class_of(b, r->old, d) != 0;
+    if (changes && changing >= 0) return;
+    if (changes) changing = d;
+    if (!changes) others *= r->out[d];
+  }
+  if (changing >= 0) r->held_out[changing] = (before + others - 1) / others;
+}
+
 static void group_dims(hlo_binder_t *b, regrouping_t *r) {
   int in = 0, out = 0;
   while ((in < r->in_rank || out < r->out_rank) && r->count < TORUS_MAX_RANK) {
@@ -85,6 +99,7 @@ static void group_dims(hlo_binder_t *b, regrouping_t *r) {
     g.changes = !is_fixed(b, r->source, in, g.in_end) || !is_fixed(b, r->old, out, g.out_end);
     g.gathers = g.changes && !keeps_prefix(b, r, &g);
     if (g.changes && !g.gathers) hold_prefix(r, &g);
+    if (g.gathers) hold_gathered(b, r, &g);
     r->groups[r->count++] = g;
     in = g.in_end;
     out = g.out_end;

@@ -102,6 +102,12 @@ static void note(hlo_difference_t *d, hlo_difference_kind_t kind, size_t place,
   d->dim = kind == HLO_DIFFERENCE_SIZES ? first_other_dim(&a->shown, &b->shown) : 0;
 }
 
+/* Other operations follow from another type or size of what goes in. */
+static bool has_cause(const hlo_difference_t *d) {
+  return (d->kind == HLO_DIFFERENCE_SIZES || d->kind == HLO_DIFFERENCE_TYPES) &&
+         d->new_node.op == HLO_OP_PARAMETER;
+}
+
 static void compare_results(const reader_t *a, const reader_t *b, hlo_difference_t *d) {
   d->old_results = a->results;
   d->new_results = b->results;
@@ -121,6 +127,10 @@ void hlo_key_compare(const char *old_key, size_t old_bytes, const char *new_key,
     /* What is wanted besides adds nodes at the end. */
     if ((!has_x || !has_y) && out_difference->kind == HLO_DIFFERENCE_RESULTS) return;
     const hlo_difference_kind_t kind = compare_nodes(&x, &y);
+    if (kind == HLO_DIFFERENCE_STRUCTURE && has_cause(out_difference)) {
+      out_difference->has_other_nodes = true;
+      return;
+    }
     if (kind != HLO_DIFFERENCE_NONE) note(out_difference, kind, place, &x, &y);
     if (kind == HLO_DIFFERENCE_STRUCTURE) return;
   }

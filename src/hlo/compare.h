@@ -30,6 +30,7 @@ typedef struct hlo_difference {
   int dim;               /* SIZES: the first dimension that differs */
   size_t other_count;    /* SIZES, TYPES: further parameters that differ in the same way */
   size_t old_results, new_results;
+  bool has_other_nodes;  /* SIZES, TYPES of a parameter: the operations differ too, further on */
 } hlo_difference_t;
 
 void hlo_key_compare(const char *old_key, size_t old_bytes, const char *new_key, size_t new_bytes,

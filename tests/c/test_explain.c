@@ -112,6 +112,7 @@ TEST(keys_are_compared) {
   ASSERT_STR_EQ(hlo_key_node_text(&d.new_node, text), "parameter float32[7, 8]");
   d = compare(&four, &half);
   ASSERT_EQ(d.kind, HLO_DIFFERENCE_TYPES);
+  ASSERT_TRUE(!d.has_other_nodes);
   ASSERT_STR_EQ(hlo_key_node_text(&d.new_node, text), "parameter float16[4, 8]");
   d = compare(&four, &both);
   ASSERT_EQ(d.kind, HLO_DIFFERENCE_RESULTS);

@@ -47,27 +47,32 @@ def _create(options: Any, backend_options: Any = None) -> Any:
     backend_options : torch.distributed.Backend.Options, optional
         What the caller gave as ``pg_options``; only its time-out has a meaning here.
     """
-    import torch.distributed as dist
-
     from torch_tpu import _C
+
+    timeout = options.timeout
+    if backend_options is not None and getattr(backend_options, "_timeout", None):
+        timeout = min(timeout, backend_options._timeout)
+    store, rank, size = options.store, options.group_rank, options.group_size
+    ranks = list(options.global_ranks_in_group)
+    host = _host_transport(store, rank, size, timeout, ranks, options.group_id)
+    return _C._create_host_group(host, store, rank, size, options.group_id, ranks)
+
+
+def _host_transport(
+    store: dist.Store, rank: int, size: int, timeout: timedelta, ranks: list[int], name: str
+) -> Any:
+    """Create what moves a group's tensors between the hosts; also called by the extension."""
+    import torch.distributed as dist
 
     if not dist.is_gloo_available():
         raise RuntimeError(
             "Process groups of device tpu move through Gloo on this plugin, and this PyTorch was "
             "built without Gloo."
         )
-    timeout = options.timeout
-    if backend_options is not None and getattr(backend_options, "_timeout", None):
-        timeout = min(timeout, backend_options._timeout)
-    ranks = list(options.global_ranks_in_group)
-    host = dist.ProcessGroupGloo(
-        options.store, options.group_rank, options.group_size, timeout=timeout
-    )
+    host = dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
     host.options.global_ranks_in_group = ranks
-    host.options.group_name = options.group_id
-    return _C._create_host_group(
-        host, options.store, options.group_rank, options.group_size, options.group_id, ranks
-    )
+    host.options.group_name = name
+    return host
 
 
 def monitored_barrier(

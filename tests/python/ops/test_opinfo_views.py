@@ -20,9 +20,6 @@ PLAN = judge.Plan("float32", samples=1, views=True)
 # Operators that fail whatever the layout, and why.
 KNOWN = {
     "chalf": "the device has no complex numbers of half parts",
-    "sparse.mm.reduce": "no sparse tensors on the device",
-    "sparse.sampled_addmm": "no sparse tensors on the device",
-    "to_sparse": "no sparse tensors on the device",
 }
 
 PLACED = {
