@@ -7,7 +7,9 @@
 #include <ATen/ATen.h>
 #include <pybind11/chrono.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include <map>
 #include <numeric>
 #include <sstream>
 
@@ -251,6 +253,7 @@ class HostGroup final : public c10d::Backend {
   std::shared_ptr<GroupWatch> watch_;
   std::atomic<uint64_t> number_{0};
   std::optional<Works> coalesced_;
+  std::map<std::string, int> parts_;
 };
 
 WorkLabel HostGroup::label(OpType op, const std::string &what, const Tensors &tensors, uint64_t number) const {
@@ -578,14 +581,17 @@ c10::intrusive_ptr<c10d::Backend> HostGroup::split(const c10::intrusive_ptr<c10d
   if (own == ranks.end()) return nullptr;
   std::vector<int64_t> global;
   for (const int r : ranks) global.push_back(ranks_.at(r));
+  // One new group asks once for each of its devices, always through the same store.
+  const int part = parts_[opts->group_name]++;
+  const auto apart = c10::make_intrusive<c10d::PrefixStore>("part" + std::to_string(part), store);
   const int rank = static_cast<int>(own - ranks.begin()), size = static_cast<int>(ranks.size());
   c10::intrusive_ptr<Backend> host;
   {
     const pybind11::gil_scoped_acquire gil;
     const auto make = pybind11::module_::import("torch_tpu.distributed").attr("_host_transport");
-    host = make(store, rank, size, opts->timeout, global, opts->group_name).cast<c10::intrusive_ptr<Backend>>();
+    host = make(c10::static_intrusive_pointer_cast<c10d::Store>(apart), rank, size, opts->timeout, global, opts->group_name).cast<c10::intrusive_ptr<Backend>>();
   }
-  return c10::make_intrusive<HostGroup>(host, store, rank, size, opts->group_name, global);
+  return c10::make_intrusive<HostGroup>(host, apart, rank, size, opts->group_name, global);
 }
 
 c10::intrusive_ptr<HostGroup> create(const c10::intrusive_ptr<c10d::Backend> &host,

@@ -187,10 +187,13 @@ Tensor matrix_product(const Tensor &sparse, const Tensor &dense) {
   return product(indices.select(0, 0), indices.select(0, 1), sparse._values(), sparse.size(0), dense);
 }
 
+Tensor as_coo(const Tensor &x) { return x.is_sparse() ? x : x.to_sparse(); }
+
 Tensor add_product(const Tensor &self, const Tensor &mat1, const Tensor &mat2, const Scalar &beta, const Scalar &alpha) {
-  TORCH_CHECK(mat1.layout() != at::kStrided && mat2.layout() == at::kStrided && self.layout() == at::kStrided,
-              "addmm: only a dense matrix plus sparse times dense is supported on device \"tpu\"");
-  Tensor result = matrix_product(mat1.is_sparse() ? mat1 : mat1.to_sparse(), mat2);
+  const bool is_left = mat1.layout() != at::kStrided;
+  TORCH_CHECK(is_left != (mat2.layout() != at::kStrided) && self.layout() == at::kStrided,
+              "addmm: the product of a dense and a sparse matrix and a dense one to add are needed on device \"tpu\"");
+  Tensor result = is_left ? matrix_product(as_coo(mat1), mat2) : matrix_product(as_coo(mat2).t(), mat1.t()).t();
   if (alpha.toComplexDouble() != 1.0) result = result * alpha;
   if (beta.toComplexDouble() != 0.0) result = result + self * beta;
   return result;

@@ -160,20 +160,29 @@ torus_status_t torus_capture_fill(torus_device_t *device, const torus_view_t *vi
 
 /* ---- writes ---- */
 
-static bool note_write(torus_device_t *device, torus_storage_t *storage) {
+/* The list of writes has a lock of its own: a storage may be freed by the worker, for which others
+ * wait with the device's lock held. */
+static torus_status_t add_write(torus_device_t *device, torus_storage_t *storage) {
   torus_capture_t *capture = device->capture;
-  if (atomic_load(&storage->capture_slot) != 0) return true;
+  pthread_mutex_lock(&device->writes_lock);
   torus_status_t status = torus_grow(&capture->writes, capture->write_count,
                                      &capture->write_capacity, sizeof *capture->writes);
-  if (status != TORUS_OK) {
-    torus_status_free(capture->error);
-    capture->error = status;
-    return false;
+  if (status == TORUS_OK) {
+    capture->writes[capture->write_count++] =
+        (torus_capture_write_t){storage, torus_value_retain(storage->value)};
+    atomic_store(&storage->capture_slot, capture->write_count);
   }
-  capture->writes[capture->write_count++] =
-      (torus_capture_write_t){storage, torus_value_retain(storage->value)};
-  atomic_store(&storage->capture_slot, capture->write_count);
-  return true;
+  pthread_mutex_unlock(&device->writes_lock);
+  return status;
+}
+
+static bool note_write(torus_device_t *device, torus_storage_t *storage) {
+  if (atomic_load(&storage->capture_slot) != 0) return true;
+  torus_status_t status = add_write(device, storage);
+  if (status == TORUS_OK) return true;
+  torus_status_free(device->capture->error);
+  device->capture->error = status;
+  return false;
 }
 
 torus_value_t *torus_capture_write(torus_device_t *device, torus_storage_t *storage,
@@ -197,14 +206,16 @@ torus_value_t *torus_capture_write(torus_device_t *device, torus_storage_t *stor
 
 void torus_capture_forget(torus_storage_t *storage) {
   torus_device_t *device = &storage->engine->devices[storage->device];
-  pthread_mutex_lock(&device->lock);
+  torus_value_t *before = NULL;
+  pthread_mutex_lock(&device->writes_lock);
   const size_t slot = atomic_load(&storage->capture_slot);
-  if (slot != 0) {
+  if (slot != 0) { /* so that the capture is going on: its end sets the slots to 0 */
     torus_capture_write_t *write = &device->capture->writes[slot - 1];
-    torus_value_release(write->before);
+    before = write->before;
     *write = (torus_capture_write_t){NULL, NULL};
   }
-  pthread_mutex_unlock(&device->lock);
+  pthread_mutex_unlock(&device->writes_lock);
+  torus_value_release(before);
 }
 
 /* ---- random numbers ---- */
@@ -257,13 +268,15 @@ static torus_storage_t *take_storage(const torus_capture_write_t *write) {
 }
 
 /* Retains the storages that are alive; they become the capture's outputs. */
-static torus_status_t collect_outputs(torus_capture_t *capture) {
+static torus_status_t collect_outputs(torus_device_t *device, torus_capture_t *capture) {
   capture->outputs = torus_alloc((capture->write_count + 1) * sizeof *capture->outputs);
   if (capture->outputs == NULL) return no_memory();
+  pthread_mutex_lock(&device->writes_lock);
   for (size_t i = 0; i < capture->write_count; ++i) {
     torus_storage_t *storage = take_storage(&capture->writes[i]);
     if (storage != NULL) capture->outputs[capture->output_count++].storage = storage;
   }
+  pthread_mutex_unlock(&device->writes_lock);
   return TORUS_OK;
 }
 
@@ -314,7 +327,8 @@ static void number_outputs(torus_capture_t *capture, const torus_window_t *windo
 }
 
 /* All storages hold again what they held. */
-static void restore(torus_capture_t *capture) {
+static void restore(torus_device_t *device, torus_capture_t *capture) {
+  pthread_mutex_lock(&device->writes_lock);
   for (size_t i = 0; i < capture->write_count; ++i) {
     torus_storage_t *storage = capture->writes[i].storage;
     if (storage == NULL) continue;
@@ -326,11 +340,11 @@ static void restore(torus_capture_t *capture) {
   torus_free(capture->writes);
   capture->writes = NULL;
   capture->write_count = 0;
+  pthread_mutex_unlock(&device->writes_lock);
 }
 
-static bool is_overwritten(const torus_capture_t *capture, const torus_storage_t *storage) {
-  const size_t slot = atomic_load(&storage->capture_slot);
-  return slot != 0 && capture->writes[slot - 1].storage == storage && storage->value != NULL &&
+static bool is_overwritten(const torus_storage_t *storage) {
+  return atomic_load(&storage->capture_slot) != 0 && storage->value != NULL &&
          atomic_load(&storage->value->state) == TORUS_VALUE_OPEN;
 }
 
@@ -340,7 +354,7 @@ static torus_status_t find_donated(torus_capture_t *capture, const torus_window_
   *out_donated = torus_alloc(window->input_count + 1);
   if (*out_donated == NULL) return no_memory();
   for (size_t i = 0; i < capture->read_count; ++i) {
-    (*out_donated)[capture->reads[i].index] = is_overwritten(capture, capture->reads[i].storage);
+    (*out_donated)[capture->reads[i].index] = is_overwritten(capture->reads[i].storage);
   }
   return TORUS_OK;
 }
@@ -404,7 +418,7 @@ static torus_status_t finish(torus_engine_t *engine, torus_capture_t *capture, t
   torus_status_ignore(hlo_graph_take_error(window->graph));
   TORUS_TRY(match_types(device, capture));
   torus_window_drop_dead(window);
-  TORUS_TRY(collect_outputs(capture));
+  TORUS_TRY(collect_outputs(device, capture));
   number_outputs(capture, window);
   if (window->value_count == 0 && window->check_count == 0) return TORUS_OK;
   TORUS_TRY(keep_results(capture, window));
@@ -422,14 +436,13 @@ static torus_status_t finish(torus_engine_t *engine, torus_capture_t *capture, t
 /* Ends recording; the window is open for other work. */
 static torus_capture_t *leave(torus_device_t *device) {
   torus_capture_t *capture = device->capture;
-  restore(capture);
+  restore(device, capture);
   device->capture = NULL;
   atomic_store(&device->capturing, 0);
   torus_window_forget(&device->window);
   return capture;
 }
 
-/* Without the device's lock: the worker may need it to free a storage. */
 static torus_status_t await_program(torus_engine_t *engine, torus_capture_t *capture) {
   pthread_mutex_lock(&engine->lock);
   torus_engine_wait_ticket(engine, engine->enqueued);

@@ -38,7 +38,7 @@ struct torus_capture {
   uint64_t number;           /* of this capture in the process; never 0 */
   torus_status_t error;      /* while recording: reported at the end. Later: the program's */
 
-  /* While recording; under device.lock. */
+  /* While recording; under device.lock, the writes under device.writes_lock as well. */
   torus_capture_write_t *writes;
   size_t write_count, write_capacity;
   uint64_t seed, offset;     /* at the beginning */

@@ -17,6 +17,7 @@ static torus_status_t device_init(torus_engine_t *engine, int index, int64_t lim
   pthread_mutex_init(&d->lock, &recursive);
   pthread_mutexattr_destroy(&recursive);
   pthread_mutex_init(&d->memory_lock, NULL);
+  pthread_mutex_init(&d->writes_lock, NULL);
   int64_t in_use, limit;
   const bool known = torus_client_memory_stats(engine->client, index, &in_use, &limit) && limit > 0;
   d->memory.limit_bytes = known ? limit : limit_bytes;

@@ -117,6 +117,7 @@ typedef struct torus_device {
   torus_window_t window;
   torus_capture_t *capture;    /* being recorded into |window|, owned; NULL: none */
   atomic_ullong capturing;     /* number of that capture, readable without the lock; 0: none */
+  pthread_mutex_t writes_lock; /* of the capture's writes; nothing else is locked under it */
   torus_result_t *results;   /* of the last call */
   size_t result_capacity;
   struct torus_call_result *call_results; /* scratch of the call being lowered */

@@ -63,6 +63,49 @@ static hlo_t log_add(hlo_graph_t *g, hlo_t x, hlo_t y) {
   return hlo_select(g, hlo_is_finite(g, larger), sum, larger);
 }
 
+/* The same for complex numbers, the one with the larger real part in front. A real part of -inf is
+ * nothing to add, whatever the imaginary part. */
+static hlo_t log_add_complex(hlo_graph_t *g, hlo_t x, hlo_t y) {
+  hlo_t swap = hlo_compare(g, HLO_LT, hlo_real(g, x), hlo_real(g, y));
+  hlo_t larger = hlo_select(g, swap, y, x), smaller = hlo_select(g, swap, x, y);
+  hlo_t sum = hlo_log1p(g, hlo_exp(g, hlo_subtract(g, smaller, larger)));
+  hlo_t nothing = hlo_compare_f(g, HLO_EQ, hlo_real(g, smaller), -INFINITY);
+  return hlo_select(g, nothing, larger, hlo_add(g, larger, sum));
+}
+
+/* One after the other, as on CPU: the imaginary part, defined up to multiples of 2 pi, would come
+ * out differently in another order. x has three dimensions and is scanned along the second. */
+enum { STEP, RUNNING, TERMS, SUMS, STATE_COUNT };
+
+static hlo_t has_terms(hlo_graph_t *g, const hlo_t *state, void *context) {
+  return hlo_compare(g, HLO_LT, state[STEP], hlo_const_int(g, TORUS_DTYPE_I64, *(int64_t *)context));
+}
+
+static void add_term(hlo_graph_t *g, const hlo_t *state, hlo_t *out_state,
+                     void *context __attribute__((unused))) {
+  const int64_t sizes[3] = {hlo_dim(g, state[TERMS], 0), 1, hlo_dim(g, state[TERMS], 2)};
+  hlo_t zero = hlo_const_int(g, TORUS_DTYPE_I64, 0);
+  const hlo_t starts[3] = {zero, state[STEP], zero};
+  hlo_t term = hlo_dynamic_slice(g, state[TERMS], starts, sizes);
+  out_state[STEP] = hlo_add_f(g, state[STEP], 1);
+  out_state[RUNNING] = log_add_complex(g, term, state[RUNNING]);
+  out_state[TERMS] = state[TERMS];
+  out_state[SUMS] = hlo_dynamic_update_slice(g, state[SUMS], out_state[RUNNING], starts);
+}
+
+static hlo_t complex_scan(hlo_graph_t *g, hlo_t x, int dim) {
+  int64_t dims[TORUS_MAX_RANK], folded[3] = {1, 1, 1};
+  int rank = hlo_shape(g, x, dims);
+  for (int d = 0; d < rank; d++)
+    folded[d < dim ? 0 : d == dim ? 1 : 2] *= dims[d];
+  hlo_t terms = hlo_reshape(g, x, 3, folded), results[STATE_COUNT];
+  hlo_t first = hlo_slice_dim(g, terms, 1, 0, 1);
+  hlo_t step = hlo_const_int(g, TORUS_DTYPE_I64, 1);
+  const hlo_t state[STATE_COUNT] = {step, first, terms, terms};
+  hlo_while(g, state, STATE_COUNT, has_terms, add_term, &folded[1], results);
+  return hlo_reshape(g, results[SUMS], rank, dims);
+}
+
 /* x moved |distance| places up along |dim|, -inf moving in. */
 static hlo_t moved(hlo_graph_t *g, hlo_t x, int dim, int64_t distance) {
   int64_t low[TORUS_MAX_RANK] = {0}, high[TORUS_MAX_RANK] = {0};
@@ -76,11 +119,8 @@ static hlo_t moved(hlo_graph_t *g, hlo_t x, int dim, int64_t distance) {
 TORUS_OP(logcumsumexp, "logcumsumexp", 0) {
   int rank = op_tensor_rank(call, 0), dim = op_dim(call, 1, rank);
   torus_dtype_t dtype = op_tensor_dtype(call, 0);
-  if (torus_dtype_is_complex(dtype)) {
-    op_fallback(call, "complex numbers");
-    return;
-  }
-  if (!torus_dtype_is_float(dtype)) {
+  bool is_complex = torus_dtype_is_complex(dtype);
+  if (!is_complex && !torus_dtype_is_float(dtype)) {
     op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "logcumsumexp is not implemented for '%s'",
              torus_dtype_name(dtype));
     return;
@@ -88,7 +128,8 @@ TORUS_OP(logcumsumexp, "logcumsumexp", 0) {
   hlo_t x = op_tensor_wide(call, 0);
   if (op_failed(call)) return;
   int64_t size = rank == 0 || hlo_numel(g, x) == 0 ? 1 : hlo_dim(g, x, dim);
-  for (int64_t distance = 1; distance < size; distance *= 2) {
+  if (is_complex && size > 1) x = complex_scan(g, x, dim);
+  for (int64_t distance = 1; distance < size && !is_complex; distance *= 2) {
     x = log_add(g, x, moved(g, x, dim, distance));
   }
   op_return(call, 0, hlo_convert(g, x, dtype));

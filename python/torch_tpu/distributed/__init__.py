@@ -32,9 +32,7 @@ def register() -> None:
         return
     for name in BACKEND_NAMES:
         if name.upper() not in dist.Backend._plugins:
-            dist.Backend.register_backend(
-                name, _create, extended_api=True, devices=list(_DEVICES)
-            )
+            dist.Backend.register_backend(name, _create, extended_api=True, devices=list(_DEVICES))
 
 
 def _create(options: Any, backend_options: Any = None) -> Any:

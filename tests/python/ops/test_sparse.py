@@ -96,6 +96,7 @@ CASES = {
     "csc": lambda d: MATRIX.to(d).to_sparse_csc(),
     "csr_move": lambda d: csr("cpu").to(d),
     "csr_mm": lambda d: csr(d) @ OTHER.to(d),
+    "dense_by_csr": lambda d: OTHER.t().contiguous().to(d) @ csr(d).to_sparse().t(),
     "csr_mv": lambda d: csr(d) @ OTHER[:, 0].to(d),
     "csr_scaled": lambda d: -csr(d) * 2,
     "csr_sin": lambda d: csr(d).sin(),
