@@ -1,8 +1,8 @@
 # Copyright The Torus Authors. Licensed under the Apache License, Version 2.0.
 """Lets tensors of device "tpu" name their device to DLPack.
 
-``Tensor.__dlpack_device__`` knows out-of-tree devices by the name "privateuse1" alone and raises for
-a backend that gave itself a name; there is no hook. It is wrapped once, for device "tpu" only. A
+``Tensor.__dlpack_device__`` knows out-of-tree devices by the name "privateuse1" alone and raises
+for a backend that gave itself a name; there is no hook. It is wrapped once, for "tpu" only. A
 capsule holds the opaque address of the storage, so only this process can take it back.
 """
 
