@@ -265,7 +265,7 @@ WorkLabel HostGroup::label(OpType op, const std::string &what, const Tensors &te
   label.group = label.name;
   if (number > 0) label.group += ", collective " + std::to_string(number);
   label.group += " of group '" + name_ + "' on rank " + std::to_string(label.rank) + " (" +
-                 std::to_string(size_) + " ranks),";
+                 std::to_string(size_) + " ranks)";
   return label;
 }
 

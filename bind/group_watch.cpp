@@ -146,8 +146,8 @@ std::string GroupWatch::explain(uint64_t number) {
   const std::vector<Position> before = read_all(error);
   if (!error.empty()) return error;
   std::this_thread::sleep_for(kGrace);
-  const std::vector<Position> after = read_all(error);
-  if (!error.empty()) return error;
+  std::vector<Position> after = read_all(error);
+  if (!error.empty()) after = before;  // whoever kept the store may have failed, and left, by now
   std::vector<std::string> silent, failed;
   for (int rank = 0; rank < size_; ++rank) {
     if (rank == rank_) continue;
@@ -158,7 +158,7 @@ std::string GroupWatch::explain(uint64_t number) {
       append(text, name + " has left the group" + last);
     } else if (!now.is_known || now.number < number) {
       append(text, name + " had not entered it" + last);
-    } else if (now.beat == before[rank].beat && !now.has_failed) {
+    } else if (error.empty() && now.beat == before[rank].beat && !now.has_failed) {
       silent.push_back(name);
     } else if (now.has_failed) {
       failed.push_back(name);
@@ -168,7 +168,7 @@ std::string GroupWatch::explain(uint64_t number) {
   }
   if (!silent.empty()) append(text, joined(silent) + " had entered it but shows no sign of life since: killed, stopped, or no longer waiting");
   if (!failed.empty()) append(text, joined(failed) + " failed in it too");
-  return text;
+  return text.empty() ? error : text;
 }
 
 }  // namespace torus

@@ -40,8 +40,16 @@ std::string message_of(const std::exception_ptr &error) {
   }
 }
 
+// Gloo starts with a place in its source and may end with advice.
+std::string without_ornament(std::string text) {
+  if (text.rfind("[/", 0) == 0 && text.find("] ") != std::string::npos) text.erase(0, text.find("] ") + 2);
+  const size_t advice = text.find(". This is typically");
+  if (advice != std::string::npos) text.erase(advice);
+  return text;
+}
+
 std::exception_ptr explained(const WorkLabel &label, const std::exception_ptr &error, const std::string &reason) {
-  std::string text = label.group + " failed: " + message_of(error);
+  std::string text = label.group + " failed: " + without_ornament(message_of(error));
   if (!reason.empty()) text += ". Seen from rank " + std::to_string(label.rank) + ": " + reason;
   return std::make_exception_ptr(c10::DistBackendError({__func__, __FILE__, __LINE__}, text));
 }
