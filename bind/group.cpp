@@ -158,14 +158,16 @@ struct HostOptions final : c10d::Backend::Options {
 
 class HostGroup final : public c10d::Backend {
  public:
-  HostGroup(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-            std::string name, std::vector<int64_t> ranks)
-      : Backend(rank, size), host_(std::move(host)), name_(std::move(name)), ranks_(std::move(ranks)) {
-    if (ranks_.empty()) {
-      ranks_.resize(size);
-      std::iota(ranks_.begin(), ranks_.end(), 0);
-    }
-    watch_ = std::make_shared<GroupWatch>(store, rank, ranks_);
+  // |aside| serves tensors of the host, so that a thread that exchanges objects does not get in
+  // between the collectives of the device; null in that group itself.
+  HostGroup(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_ptr<HostGroup> aside,
+            const c10::intrusive_ptr<c10d::Store> &store, int rank, int size, std::string name, std::vector<int64_t> ranks)
+      : Backend(rank, size),
+        host_(std::move(host)),
+        aside_(std::move(aside)),
+        name_(std::move(name)),
+        ranks_(std::move(ranks)),
+        watch_(std::make_shared<GroupWatch>(store, rank, ranks_)) {
     init();
   }
   ~HostGroup() override { watch_->stop(); }
@@ -180,14 +182,21 @@ class HostGroup final : public c10d::Backend {
   }
   bool supportsSplitting() const override { return true; }
   bool supportsCoalescing() const override { return true; }
-  void setTimeout(std::chrono::milliseconds timeout) override { host_->setTimeout(timeout); }
+  void setTimeout(std::chrono::milliseconds timeout) override {
+    host_->setTimeout(timeout);
+    if (aside_) aside_->setTimeout(timeout);
+  }
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return number_; }
   c10d::ErrorType getError() override { return c10d::ErrorType::SUCCESS; }
-  void abort() override { host_->abort(); }
+  void abort() override {
+    host_->abort();
+    if (aside_) aside_->abort();
+  }
   void shutdown() override {
     watch_->stop();
     host_->shutdown();
+    if (aside_) aside_->shutdown();
   }
 
   WorkPtr broadcast(Tensors &tensors, const c10d::BroadcastOptions &opts) override;
@@ -219,17 +228,22 @@ class HostGroup final : public c10d::Backend {
   void startCoalescing() override {
     TORCH_CHECK(!coalesced_, "startCoalescing: the group is coalescing already");
     coalesced_.emplace();
+    if (aside_) aside_->startCoalescing();
   }
   WorkPtr endCoalescing() override {
     TORCH_CHECK(coalesced_, "endCoalescing without startCoalescing");
     Works works = std::move(*coalesced_);
     coalesced_.reset();
+    if (aside_) works.push_back(aside_->endCoalescing());
     return c10::make_intrusive<WorkList>(std::move(works));
   }
   c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store> &store, const std::vector<int> &ranks,
                                     const c10::intrusive_ptr<Options> &opts) override;
 
  private:
+  // The group that serves these tensors, if it is not this one.
+  HostGroup *other_for(const Tensor &t) const { return aside_ && t.is_cpu() ? aside_.get() : nullptr; }
+  HostGroup *other_for(const Tensors &tensors) const { return tensors.empty() ? nullptr : other_for(tensors[0]); }
   WorkPtr started(WorkPtr work) {
     if (coalesced_) coalesced_->push_back(work);
     return work;
@@ -248,6 +262,7 @@ class HostGroup final : public c10d::Backend {
   WorkLabel label(OpType op, const std::string &what, const Tensors &tensors, uint64_t number) const;
 
   c10::intrusive_ptr<c10d::Backend> host_;
+  c10::intrusive_ptr<HostGroup> aside_;
   std::string name_;
   std::vector<int64_t> ranks_;
   std::shared_ptr<GroupWatch> watch_;
@@ -287,6 +302,7 @@ WorkPtr HostGroup::collective(OpType op, const char *what, const Tensors &shown,
 // ---- moving ----
 
 WorkPtr HostGroup::broadcast(Tensors &tensors, const c10d::BroadcastOptions &opts) {
+  if (HostGroup *other = other_for(tensors)) return other->broadcast(tensors, opts);
   const PlainDispatch plain;
   check_single(tensors, "broadcast");
   const bool is_root = opts.rootRank == rank_;
@@ -323,6 +339,7 @@ WorkPtr HostGroup::gather_uneven(Tensors &outputs, const Tensor &input, std::chr
 }
 
 WorkPtr HostGroup::allgather(std::vector<Tensors> &outputs, Tensors &inputs, const c10d::AllgatherOptions &opts) {
+  if (HostGroup *other = other_for(inputs)) return other->allgather(outputs, inputs, opts);
   const PlainDispatch plain;
   check_single(inputs, "all_gather");
   TORCH_CHECK_VALUE(outputs.size() == 1 && static_cast<int>(outputs[0].size()) == size_, "all_gather needs one output for each of the ",
@@ -344,6 +361,7 @@ WorkPtr HostGroup::_allgather_base(Tensor &output, Tensor &input, const c10d::Al
 
 WorkPtr HostGroup::allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inputs,
                                                    const c10d::AllgatherOptions &opts) {
+  if (HostGroup *other = other_for(inputs)) return other->allgather_into_tensor_coalesced(outputs, inputs, opts);
   const PlainDispatch plain;
   TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "all_gather_into_tensor: ", outputs.size(), " outputs for ", inputs.size(), " inputs");
   Tensors from, to;
@@ -368,6 +386,7 @@ WorkPtr HostGroup::allgather_into_tensor_coalesced(Tensors &outputs, Tensors &in
 // |outputs| holds one list of all inputs for each rank.
 WorkPtr HostGroup::allgather_coalesced(std::vector<Tensors> &outputs, Tensors &inputs,
                                        const c10d::AllgatherOptions &opts) {
+  if (HostGroup *other = other_for(inputs)) return other->allgather_coalesced(outputs, inputs, opts);
   TORCH_CHECK_VALUE(static_cast<int>(outputs.size()) == size_, "all_gather_coalesced needs one list of outputs for each rank");
   Works works;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -393,12 +412,14 @@ WorkPtr HostGroup::exchange(OpType op, const char *what, const Tensors &outputs,
 
 WorkPtr HostGroup::alltoall_base(Tensor &output, Tensor &input, std::vector<int64_t> &output_splits,
                                  std::vector<int64_t> &input_splits, const c10d::AllToAllOptions &opts) {
+  if (HostGroup *other = other_for(input)) return other->alltoall_base(output, input, output_splits, input_splits, opts);
   const PlainDispatch plain;
   return exchange(OpType::ALLTOALL_BASE, "all_to_all_single", {output}, packed_bytes({input}),
                   split_bytes(output, output_splits, size_), split_bytes(input, input_splits, size_), opts.timeout);
 }
 
 WorkPtr HostGroup::alltoall(Tensors &outputs, Tensors &inputs, const c10d::AllToAllOptions &opts) {
+  if (HostGroup *other = other_for(inputs)) return other->alltoall(outputs, inputs, opts);
   const PlainDispatch plain;
   TORCH_CHECK_VALUE(static_cast<int>(inputs.size()) == size_ && static_cast<int>(outputs.size()) == size_,
                     "all_to_all needs one input and one output for each of the ", size_, " ranks");
@@ -407,6 +428,7 @@ WorkPtr HostGroup::alltoall(Tensors &outputs, Tensors &inputs, const c10d::AllTo
 }
 
 WorkPtr HostGroup::gather(std::vector<Tensors> &outputs, Tensors &inputs, const c10d::GatherOptions &opts) {
+  if (HostGroup *other = other_for(inputs)) return other->gather(outputs, inputs, opts);
   const PlainDispatch plain;
   check_single(inputs, "gather");
   const bool is_root = opts.rootRank == rank_;
@@ -420,6 +442,7 @@ WorkPtr HostGroup::gather(std::vector<Tensors> &outputs, Tensors &inputs, const 
 }
 
 WorkPtr HostGroup::scatter(Tensors &outputs, std::vector<Tensors> &inputs, const c10d::ScatterOptions &opts) {
+  if (HostGroup *other = other_for(outputs)) return other->scatter(outputs, inputs, opts);
   const PlainDispatch plain;
   check_single(outputs, "scatter");
   const bool is_root = opts.rootRank == rank_;
@@ -435,6 +458,7 @@ WorkPtr HostGroup::scatter(Tensors &outputs, std::vector<Tensors> &inputs, const
 // ---- reducing ----
 
 WorkPtr HostGroup::allreduce(Tensors &tensors, const c10d::AllreduceOptions &opts) {
+  if (HostGroup *other = other_for(tensors)) return other->allreduce(tensors, opts);
   const PlainDispatch plain;
   std::vector<Reduction> plans;
   Tensors wires;
@@ -459,6 +483,7 @@ WorkPtr HostGroup::allreduce(Tensors &tensors, const c10d::AllreduceOptions &opt
 }
 
 WorkPtr HostGroup::reduce(Tensors &tensors, const c10d::ReduceOptions &opts) {
+  if (HostGroup *other = other_for(tensors)) return other->reduce(tensors, opts);
   const PlainDispatch plain;
   check_single(tensors, "reduce");
   const Reduction plan(opts.reduceOp, tensors[0].scalar_type(), size_);
@@ -510,6 +535,7 @@ WorkPtr HostGroup::scatter_reduced(OpType op, const char *what, const Tensors &o
 
 WorkPtr HostGroup::reduce_scatter(Tensors &outputs, std::vector<Tensors> &inputs,
                                   const c10d::ReduceScatterOptions &opts) {
+  if (HostGroup *other = other_for(outputs)) return other->reduce_scatter(outputs, inputs, opts);
   const PlainDispatch plain;
   check_single(outputs, "reduce_scatter");
   TORCH_CHECK_VALUE(inputs.size() == 1 && static_cast<int>(inputs[0].size()) == size_, "reduce_scatter needs one input for each of the ",
@@ -526,6 +552,7 @@ WorkPtr HostGroup::_reduce_scatter_base(Tensor &output, Tensor &input, const c10
 
 WorkPtr HostGroup::reduce_scatter_tensor_coalesced(Tensors &outputs, Tensors &inputs,
                                                    const c10d::ReduceScatterOptions &opts) {
+  if (HostGroup *other = other_for(outputs)) return other->reduce_scatter_tensor_coalesced(outputs, inputs, opts);
   const PlainDispatch plain;
   TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "reduce_scatter_tensor: ", outputs.size(), " outputs for ", inputs.size(), " inputs");
   std::vector<Tensors> lists;
@@ -544,6 +571,7 @@ WorkPtr HostGroup::with_peer(OpType op, const std::string &what, Tensors &tensor
 }
 
 WorkPtr HostGroup::send(Tensors &tensors, int peer, int tag) {
+  if (HostGroup *other = other_for(tensors)) return other->send(tensors, peer, tag);
   const PlainDispatch plain;
   check_single(tensors, "send");
   Tensors bytes{packed_bytes(tensors)};
@@ -552,6 +580,7 @@ WorkPtr HostGroup::send(Tensors &tensors, int peer, int tag) {
 }
 
 WorkPtr HostGroup::recv(Tensors &tensors, int peer, int tag) {
+  if (HostGroup *other = other_for(tensors)) return other->recv(tensors, peer, tag);
   const PlainDispatch plain;
   check_single(tensors, "recv");
   Tensors bytes{empty_bytes(byte_count(tensors))};
@@ -560,6 +589,7 @@ WorkPtr HostGroup::recv(Tensors &tensors, int peer, int tag) {
 }
 
 WorkPtr HostGroup::recvAnysource(Tensors &tensors, int tag) {
+  if (HostGroup *other = other_for(tensors)) return other->recvAnysource(tensors, tag);
   const PlainDispatch plain;
   check_single(tensors, "recv");
   Tensors bytes{empty_bytes(byte_count(tensors))};
@@ -570,34 +600,47 @@ WorkPtr HostGroup::recvAnysource(Tensors &tensors, int tag) {
 // ---- the group ----
 
 WorkPtr HostGroup::barrier(const c10d::BarrierOptions &opts) {
+  if (aside_ && opts.device && opts.device->is_cpu()) return aside_->barrier(opts);
   const PlainDispatch plain;
   return collective(OpType::BARRIER, "barrier", {}, {}, [&] { return Works{host_->barrier(opts)}; }, Deliver{});
 }
 
-c10::intrusive_ptr<c10d::Backend> HostGroup::split(const c10::intrusive_ptr<c10d::Store> &store,
-                                                   const std::vector<int> &ranks,
+using Timeout = std::chrono::milliseconds;
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+c10::intrusive_ptr<HostGroup> create_lane(const StorePtr &parent, const char *prefix, int rank, int size, Timeout timeout,
+                                          const std::vector<int64_t> &ranks, const std::string &name,
+                                          c10::intrusive_ptr<HostGroup> aside) {
+  const StorePtr store = c10::make_intrusive<c10d::PrefixStore>(prefix, parent);
+  c10::intrusive_ptr<c10d::Backend> host;
+  {
+    const pybind11::gil_scoped_acquire gil;
+    const auto make = pybind11::module_::import("torch_tpu.distributed").attr("_host_transport");
+    host = make(store, rank, size, timeout, ranks, name).cast<c10::intrusive_ptr<c10d::Backend>>();
+  }
+  return c10::make_intrusive<HostGroup>(std::move(host), std::move(aside), store, rank, size, name, ranks);
+}
+
+c10::intrusive_ptr<HostGroup> create(const StorePtr &store, int rank, int size, Timeout timeout, std::vector<int64_t> ranks,
+                                     const std::string &name) {
+  if (ranks.empty()) {
+    ranks.resize(size);
+    std::iota(ranks.begin(), ranks.end(), 0);
+  }
+  auto aside = create_lane(store, "cpu", rank, size, timeout, ranks, name, nullptr);
+  return create_lane(store, "tpu", rank, size, timeout, ranks, name, std::move(aside));
+}
+
+c10::intrusive_ptr<c10d::Backend> HostGroup::split(const StorePtr &store, const std::vector<int> &ranks,
                                                    const c10::intrusive_ptr<Options> &opts) {
   const auto own = std::find(ranks.begin(), ranks.end(), rank_);
   if (own == ranks.end()) return nullptr;
   std::vector<int64_t> global;
   for (const int r : ranks) global.push_back(ranks_.at(r));
   // One new group asks once for each of its devices, always through the same store.
-  const int part = parts_[opts->group_name]++;
-  const auto apart = c10::make_intrusive<c10d::PrefixStore>("part" + std::to_string(part), store);
-  const int rank = static_cast<int>(own - ranks.begin()), size = static_cast<int>(ranks.size());
-  c10::intrusive_ptr<Backend> host;
-  {
-    const pybind11::gil_scoped_acquire gil;
-    const auto make = pybind11::module_::import("torch_tpu.distributed").attr("_host_transport");
-    host = make(c10::static_intrusive_pointer_cast<c10d::Store>(apart), rank, size, opts->timeout, global, opts->group_name).cast<c10::intrusive_ptr<Backend>>();
-  }
-  return c10::make_intrusive<HostGroup>(host, apart, rank, size, opts->group_name, global);
-}
-
-c10::intrusive_ptr<HostGroup> create(const c10::intrusive_ptr<c10d::Backend> &host,
-                                     const c10::intrusive_ptr<c10d::Store> &store, int rank, int size,
-                                     const std::string &name, const std::vector<int64_t> &ranks) {
-  return c10::make_intrusive<HostGroup>(host, store, rank, size, name, ranks);
+  const std::string part = "part" + std::to_string(parts_[opts->group_name]++);
+  return create(c10::make_intrusive<c10d::PrefixStore>(part, store), static_cast<int>(own - ranks.begin()),
+                static_cast<int>(ranks.size()), opts->timeout, global, opts->group_name);
 }
 
 HolderWithoutGil<HostOptions> copied(const HostOptions &options) {
@@ -616,9 +659,9 @@ void define_groups(pybind11::module_ &m) {
       .def("__deepcopy__", [](const HostOptions &self, const py::dict &) { return copied(self); });
   py::class_<HostGroup, c10d::Backend, GroupHolder>(m, "HostGroup")
       .def_property_readonly("options", [](const HostGroup &self) { return OptionsHolder(self.options()); });
-  m.def("_create_host_group", [](const c10::intrusive_ptr<c10d::Backend> &host, const c10::intrusive_ptr<c10d::Store> &store,
-                                 int rank, int size, const std::string &name, const std::vector<int64_t> &ranks) {
-    return GroupHolder(create(host, store, rank, size, name, ranks));
+  m.def("_create_host_group", [](const StorePtr &store, int rank, int size, Timeout timeout, std::vector<int64_t> ranks,
+                                 const std::string &name) {
+    return GroupHolder(create(store, rank, size, timeout, std::move(ranks), name));
   });
 }
 

@@ -417,10 +417,11 @@ static torus_status_t get_variant(torus_program_cache_t *cache, torus_job_t *job
 
 static torus_status_t get_keyed(torus_program_cache_t *cache, torus_job_t *job,
                                 const hlo_encoding_t *encoding, const torus_strbuf_t *key,
-                                const int *aliases, torus_launch_t *out_launch) {
+                                const int *aliases, bool may_add, torus_launch_t *out_launch) {
   if (key->failed) return no_memory();
   const uint64_t hash = torus_hash_bytes(key->data, key->size, 0);
   entry_t *e = find_entry(cache, hash, key->data, key->size);
+  if (!may_add && (e == NULL || e->variants == NULL)) return TORUS_OK;
   if (e == NULL) e = add_entry(cache, hash, key->data, key->size, encoding->soft_count);
   if (e == NULL) return no_memory();
   variant_t *v = NULL;
@@ -437,36 +438,28 @@ static torus_status_t make_key(torus_job_t *job, const hlo_encoding_t *encoding,
   return TORUS_OK;
 }
 
-bool torus_program_cache_has(torus_program_cache_t *cache, torus_job_t *job,
-                             hlo_encoding_t *encoding) {
-  int *aliases = NULL;
-  torus_strbuf_t key = {0};
-  torus_status_t status = make_key(job, encoding, &key, &aliases);
-  bool has = false;
-  if (status == TORUS_OK && !key.failed) {
-    pthread_mutex_lock(&cache->lock);
-    const uint64_t hash = torus_hash_bytes(key.data, key.size, 0);
-    const entry_t *e = find_entry(cache, hash, key.data, key.size);
-    has = e != NULL && e->variants != NULL;
-    pthread_mutex_unlock(&cache->lock);
-  }
-  torus_status_ignore(status);
-  torus_strbuf_deinit(&key);
-  torus_free(aliases);
-  return has;
-}
-
-torus_status_t torus_program_cache_get(torus_program_cache_t *cache, torus_job_t *job,
-                                       hlo_encoding_t *encoding, torus_launch_t *out_launch) {
+static torus_status_t look_up(torus_program_cache_t *cache, torus_job_t *job,
+                              hlo_encoding_t *encoding, bool may_add, torus_launch_t *out_launch) {
+  *out_launch = (torus_launch_t){0};
   int *aliases = NULL;
   torus_strbuf_t key = {0};
   torus_status_t status = make_key(job, encoding, &key, &aliases);
   if (status == TORUS_OK) {
     pthread_mutex_lock(&cache->lock);
-    status = get_keyed(cache, job, encoding, &key, aliases, out_launch);
+    status = get_keyed(cache, job, encoding, &key, aliases, may_add, out_launch);
     pthread_mutex_unlock(&cache->lock);
   }
   torus_strbuf_deinit(&key);
   torus_free(aliases);
   return status;
+}
+
+torus_status_t torus_program_cache_find(torus_program_cache_t *cache, torus_job_t *job,
+                                        hlo_encoding_t *encoding, torus_launch_t *out_launch) {
+  return look_up(cache, job, encoding, false, out_launch);
+}
+
+torus_status_t torus_program_cache_get(torus_program_cache_t *cache, torus_job_t *job,
+                                       hlo_encoding_t *encoding, torus_launch_t *out_launch) {
+  return look_up(cache, job, encoding, true, out_launch);
 }

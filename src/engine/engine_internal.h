@@ -79,6 +79,7 @@ typedef struct torus_window {
   torus_mode_t mode;         /* in which it was closed */
   uint64_t rolling;          /* content hash of the last operators, across windows */
   uint64_t start;            /* the rolling hash at which the window began */
+  size_t turn;               /* operators until |rolling| first was |start| again; 0: not yet */
 } torus_window_t;
 
 /* A closed window on its way to the worker; or, with |capture|, a captured one to be compiled
@@ -281,9 +282,9 @@ typedef struct torus_launch {
 /* The program for a job's graph, compiled if need be. */
 torus_status_t torus_program_cache_get(torus_program_cache_t *cache, torus_job_t *job,
                                        hlo_encoding_t *encoding, torus_launch_t *out_launch);
-/* Whether it is there already, in memory. */
-bool torus_program_cache_has(torus_program_cache_t *cache, torus_job_t *job,
-                             hlo_encoding_t *encoding);
+/* The same when the structure is known with these sizes; no executable otherwise. */
+torus_status_t torus_program_cache_find(torus_program_cache_t *cache, torus_job_t *job,
+                                        hlo_encoding_t *encoding, torus_launch_t *out_launch);
 void torus_program_cache_clear(torus_program_cache_t *cache);
 void torus_program_cache_destroy(torus_program_cache_t *cache); /* accepts NULL */
 

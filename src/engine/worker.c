@@ -124,17 +124,12 @@ static torus_status_t launch(torus_engine_t *engine, torus_job_t *job,
 }
 
 static torus_status_t run_encoded(torus_engine_t *engine, torus_job_t *job,
-                                  hlo_encoding_t *encoding, torus_buffer_t **results) {
-  torus_launch_t program;
-  TORUS_TRY(torus_program_cache_get(engine->cache, job, encoding, &program));
+                                  const hlo_encoding_t *encoding, const torus_launch_t *program,
+                                  torus_buffer_t **results) {
   void *arguments;
-  torus_status_t status =
-      torus_try_alloc((encoding->parameter_count + 1) * sizeof(torus_buffer_t *), &arguments);
-  if (status == TORUS_OK) {
-    status = launch(engine, job, encoding, &program, arguments, results);
-  }
+  TORUS_TRY(torus_try_alloc((encoding->parameter_count + 1) * sizeof(torus_buffer_t *), &arguments));
+  torus_status_t status = launch(engine, job, encoding, program, arguments, results);
   torus_free(arguments);
-  torus_executable_release(program.executable);
   return status;
 }
 
@@ -160,14 +155,14 @@ static torus_status_t set_physical(torus_job_t *job) {
 }
 
 /* The exact sizes come first: a program that is there for them needs no look at what changes. */
-static torus_status_t prepare(torus_engine_t *engine, torus_job_t *job, hlo_encoding_t *encoding) {
-  const bool has_padded = has_padded_input(&job->window);
-  if (!has_padded) {
-    TORUS_TRY(encode(job, encoding));
-    if (engine->bounds == NULL || torus_program_cache_has(engine->cache, job, encoding)) {
-      return TORUS_OK;
-    }
-  }
+static torus_status_t find_exact(torus_engine_t *engine, torus_job_t *job,
+                                 hlo_encoding_t *encoding, torus_launch_t *out_program) {
+  TORUS_TRY(encode(job, encoding));
+  return torus_program_cache_find(engine->cache, job, encoding, out_program);
+}
+
+static torus_status_t rewrite(torus_engine_t *engine, torus_job_t *job, bool has_padded,
+                              hlo_encoding_t *encoding) {
   bool rewritten;
   TORUS_TRY(torus_bounds_apply(engine->bounds, job, has_padded, &rewritten));
   if (!rewritten) return TORUS_OK;
@@ -175,12 +170,24 @@ static torus_status_t prepare(torus_engine_t *engine, torus_job_t *job, hlo_enco
   return encode(job, encoding);
 }
 
+static torus_status_t prepare(torus_engine_t *engine, torus_job_t *job, hlo_encoding_t *encoding,
+                              torus_launch_t *out_program) {
+  const bool has_padded = has_padded_input(&job->window);
+  *out_program = (torus_launch_t){0};
+  if (!has_padded) TORUS_TRY(find_exact(engine, job, encoding, out_program));
+  if (out_program->executable != NULL) return TORUS_OK;
+  if (engine->bounds != NULL) TORUS_TRY(rewrite(engine, job, has_padded, encoding));
+  return torus_program_cache_get(engine->cache, job, encoding, out_program);
+}
+
 static torus_status_t run_job(torus_engine_t *engine, torus_job_t *job, torus_buffer_t **results) {
   if (job->capture != NULL) return torus_capture_run(engine, job, results);
   hlo_encoding_t encoding = {0};
   torus_explain_unsay(engine->explain);
-  torus_status_t status = prepare(engine, job, &encoding);
-  if (status == TORUS_OK) status = run_encoded(engine, job, &encoding, results);
+  torus_launch_t program;
+  torus_status_t status = prepare(engine, job, &encoding, &program);
+  if (status == TORUS_OK) status = run_encoded(engine, job, &encoding, &program, results);
+  torus_executable_release(program.executable);
   hlo_encoding_deinit(&encoding);
   return status;
 }

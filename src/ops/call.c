@@ -199,8 +199,10 @@ static torus_status_t apply_writes(torus_call_t *call) {
  * SOSP 2001. */
 enum {
   LEAST_IN_LOOP = 16,   /* operators of a window that ends where its loop comes round ... */
-  LEAST_HEAVY = 2,      /* ... with so many products; cheap loops go on to LEAST_CHEAP */
+  LEAST_HEAVY = 2,      /* ... with so many products; cheap loops go on to LEAST_CHEAP ... */
   LEAST_CHEAP = 256,
+  SHORT_LOOP = 12,      /* ... and turns of fewer operators than this to LEAST_SHORT */
+  LEAST_SHORT = 160,
   LEAST_BY_HASH = 24,
   MOST_CHEAP = 1024,
   ROLLING_SHIFT = 5,    /* the rolling hash forgets an operator after 64 / 5 others */
@@ -213,11 +215,21 @@ static bool passes(uint64_t hash, size_t count, size_t least, uint64_t mask) {
   return (hash >> 32 & mask) == 0;
 }
 
-static bool is_due(const torus_window_t *window, bool heavy) {
+/* Operators after which a window may end where its loop comes round. */
+static size_t least_in_loop(const torus_window_t *window) {
+  if (window->heavy_count < LEAST_HEAVY) return LEAST_CHEAP;
+  return window->turn < SHORT_LOOP ? LEAST_SHORT : LEAST_IN_LOOP;
+}
+
+static bool is_due(torus_window_t *window, bool heavy) {
   const size_t count = window->op_count;
-  const bool has_work = window->heavy_count >= LEAST_HEAVY && count >= LEAST_IN_LOOP;
-  if (window->rolling == window->start && (has_work || count >= LEAST_CHEAP)) return true;
-  if (heavy && passes(window->rolling, count, LEAST_BY_HASH, 7)) return true;
+  if (window->rolling == window->start && count > 0) {
+    if (window->turn == 0) window->turn = count;
+    if (count >= least_in_loop(window)) return true;
+  }
+  const bool is_in_short_loop = window->turn > 0 && window->turn < SHORT_LOOP;
+  const bool may_hash = heavy && !(is_in_short_loop && count < LEAST_SHORT);
+  if (may_hash && passes(window->rolling, count, LEAST_BY_HASH, 7)) return true;
   return count >= MOST_CHEAP || passes(window->rolling, count * 4, MOST_CHEAP * 2, 15);
 }
 

@@ -50,10 +50,14 @@ def _create(options: Any, backend_options: Any = None) -> Any:
     timeout = options.timeout
     if backend_options is not None and getattr(backend_options, "_timeout", None):
         timeout = min(timeout, backend_options._timeout)
-    store, rank, size = options.store, options.group_rank, options.group_size
-    ranks = list(options.global_ranks_in_group)
-    host = _host_transport(store, rank, size, timeout, ranks, options.group_id)
-    return _C._create_host_group(host, store, rank, size, options.group_id, ranks)
+    return _C._create_host_group(
+        options.store,
+        options.group_rank,
+        options.group_size,
+        timeout,
+        list(options.global_ranks_in_group),
+        options.group_id,
+    )
 
 
 def _host_transport(
