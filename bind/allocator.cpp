@@ -33,7 +33,7 @@ struct Block {
 // Never destroyed: tensors may outlive every static object.
 struct Registry {
   std::mutex mutex;
-  std::vector<Block *> blocks;       // by slot; nullptr: free
+  std::vector<Block *> blocks; // by slot; nullptr: free
   std::vector<uint32_t> free_slots;
 };
 
@@ -121,7 +121,7 @@ void fill(c10::CachingAllocator::StatArray &out, int64_t current, int64_t peak, 
 }
 
 class TpuAllocator final : public c10::DeviceAllocator {
- public:
+public:
   c10::DataPtr allocate(size_t size_bytes) override {
     prepare_thread();
     torus_storage_t *storage = nullptr;
@@ -150,7 +150,7 @@ class TpuAllocator final : public c10::DeviceAllocator {
   }
 
   bool initialized() override { return is_initialized(); }
-  void emptyCache(c10::MempoolId_t) override {}  // nothing is held back: there is no cache here
+  void emptyCache(c10::MempoolId_t) override {} // nothing is held back: there is no cache here
   void recordStream(const c10::DataPtr &, c10::Stream) override {}
 
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex index) override {
@@ -193,7 +193,7 @@ class TpuAllocator final : public c10::DeviceAllocator {
   }
 };
 
-}  // namespace
+} // namespace
 
 torus_storage_t *storage_at(const void *address) {
   Registry &r = registry();
@@ -243,4 +243,4 @@ void register_allocator() {
   c10::SetAllocator(kTpu, allocator);
 }
 
-}  // namespace torus
+} // namespace torus

@@ -28,4 +28,4 @@ void resize_storage(c10::StorageImpl &impl, size_t size_bytes);
 
 void register_allocator();
 
-}  // namespace torus
+} // namespace torus

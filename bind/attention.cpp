@@ -44,9 +44,9 @@ int64_t choose(const at::Tensor &query, const at::Tensor &key, const at::Tensor 
   return static_cast<int64_t>(native ? at::SDPBackend::flash_attention : at::SDPBackend::math);
 }
 
-}  // namespace
-}  // namespace torus
+} // namespace
+} // namespace torus
 
 namespace at::native {
 REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &torus::choose)
-}  // namespace at::native
+} // namespace at::native

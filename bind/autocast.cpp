@@ -24,7 +24,7 @@ int autocast_depth() {
   return at::autocast::decrement_nesting();
 }
 
-}  // namespace
+} // namespace
 
 // PyTorch keeps the dtype per thread and starts every thread with float16 for this device type;
 // nothing tells a backend of a new thread. Inside a context the dtype is the user's.
@@ -36,11 +36,9 @@ void prepare_thread() {
   is_ready = true;
 }
 
-}  // namespace torus
+} // namespace torus
 
-TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFallthrough());
-}
+TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
 
 #define TORUS_LOWER_PRECISION(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, lower_precision_fp)
 #define TORUS_FP32(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, fp32)
@@ -48,12 +46,11 @@ TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) {
 #define TORUS_PROMOTE(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, promote)
 
 TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
-  using at::Scalar, at::ScalarType, at::Tensor, at::IntArrayRef;  // the lists name them bare
+  using at::Scalar, at::ScalarType, at::Tensor, at::IntArrayRef; // the lists name them bare
   AT_FORALL_LOWER_PRECISION_FP(TORUS_LOWER_PRECISION)
   AT_FORALL_FP32(TORUS_FP32)
   AT_FORALL_FP32_SET_OPT_DTYPE(TORUS_FP32_SET_OPT_DTYPE)
-  AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE(
-      KERNEL_DIFFERENT_REDISPATCH_SIGNATURE_PRIVATEUSEONE)
+  AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE(KERNEL_DIFFERENT_REDISPATCH_SIGNATURE_PRIVATEUSEONE)
   AT_FORALL_PROMOTE(TORUS_PROMOTE)
   m.impl("binary_cross_entropy", TORCH_FN(torus::refuse_binary_cross_entropy));
 }

@@ -16,23 +16,26 @@ std::vector<int64_t> numbers_of(const Tensor &lengths) {
   return {first, first + host.numel()};
 }
 
-std::tuple<Tensor, Tensor> ctc_loss(const Tensor &log_probs, const Tensor &targets, const Tensor &input_lengths,
-                                    const Tensor &target_lengths, int64_t blank, bool zero_infinity) {
-  return at::_ctc_loss(log_probs, targets, numbers_of(input_lengths), numbers_of(target_lengths), blank, zero_infinity);
+std::tuple<Tensor, Tensor> ctc_loss(const Tensor &log_probs, const Tensor &targets,
+                                    const Tensor &input_lengths, const Tensor &target_lengths,
+                                    int64_t blank, bool zero_infinity) {
+  return at::_ctc_loss(log_probs, targets, numbers_of(input_lengths), numbers_of(target_lengths),
+                       blank, zero_infinity);
 }
 
-Tensor ctc_loss_backward(const Tensor &grad, const Tensor &log_probs, const Tensor &targets, const Tensor &input_lengths,
-                         const Tensor &target_lengths, const Tensor &loss, const Tensor &log_alpha, int64_t blank,
+Tensor ctc_loss_backward(const Tensor &grad, const Tensor &log_probs, const Tensor &targets,
+                         const Tensor &input_lengths, const Tensor &target_lengths,
+                         const Tensor &loss, const Tensor &log_alpha, int64_t blank,
                          bool zero_infinity) {
-  return at::_ctc_loss_backward(grad, log_probs, targets, numbers_of(input_lengths), numbers_of(target_lengths), loss, log_alpha,
-                                blank, zero_infinity);
+  return at::_ctc_loss_backward(grad, log_probs, targets, numbers_of(input_lengths),
+                                numbers_of(target_lengths), loss, log_alpha, blank, zero_infinity);
 }
 
-}  // namespace
+} // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("_ctc_loss.Tensor", ctc_loss);
   library.impl("_ctc_loss_backward.Tensor", ctc_loss_backward);
 }
 
-}  // namespace torus
+} // namespace torus

@@ -13,22 +13,35 @@
 #include "fallback.h"
 #include "generator.h"
 #include "places.h"
-#include "torus/capture.h"
 #include "tensor.h"
+#include "torus/capture.h"
 
 namespace torus {
 namespace {
 
-enum class Kind : uint8_t { Ignored, Tensor, TensorList, Indices, Number, Ints, Doubles, Scalars, Bools, String, Dtype, Generator };
+enum class Kind : uint8_t {
+  Ignored,
+  Tensor,
+  TensorList,
+  Indices,
+  Number,
+  Ints,
+  Doubles,
+  Scalars,
+  Bools,
+  String,
+  Dtype,
+  Generator
+};
 enum class Form : uint8_t { Functional, InPlace, Out };
 
 struct Record {
   const torus_op_t *op;
   torus_op_traits_t traits;
-  std::string name;               // "aten::add.Tensor"
+  std::string name; // "aten::add.Tensor"
   Form form = Form::Functional;
-  std::vector<Kind> kinds;        // per argument
-  std::vector<int> written;       // arguments that receive results, in order
+  std::vector<Kind> kinds;  // per argument
+  std::vector<int> written; // arguments that receive results, in order
   int return_count = 0;
   bool returns_list = false;
   int generator = -1;
@@ -38,42 +51,47 @@ struct Record {
 
 Kind kind_of_type(const c10::Type &type) {
   switch (type.kind()) {
-    case c10::TypeKind::OptionalType: return kind_of_type(*type.castRaw<c10::OptionalType>()->getElementType());
-    case c10::TypeKind::TensorType: return Kind::Tensor;
-    case c10::TypeKind::IntType:
-    case c10::TypeKind::SymIntType:
-    case c10::TypeKind::FloatType:
-    case c10::TypeKind::BoolType:
-    case c10::TypeKind::NumberType: return Kind::Number;
-    case c10::TypeKind::StringType: return Kind::String;
-    case c10::TypeKind::GeneratorType: return Kind::Generator;
-    default: return Kind::Ignored;
+  case c10::TypeKind::OptionalType:
+    return kind_of_type(*type.castRaw<c10::OptionalType>()->getElementType());
+  case c10::TypeKind::TensorType: return Kind::Tensor;
+  case c10::TypeKind::IntType:
+  case c10::TypeKind::SymIntType:
+  case c10::TypeKind::FloatType:
+  case c10::TypeKind::BoolType:
+  case c10::TypeKind::NumberType: return Kind::Number;
+  case c10::TypeKind::StringType: return Kind::String;
+  case c10::TypeKind::GeneratorType: return Kind::Generator;
+  default: return Kind::Ignored;
   }
 }
 
 Kind kind_of_list(const c10::Type &element) {
   switch (element.kind()) {
-    case c10::TypeKind::OptionalType: return Kind::Indices;  // Tensor?[]: only indexing has it
-    case c10::TypeKind::TensorType: return Kind::TensorList;
-    case c10::TypeKind::IntType:
-    case c10::TypeKind::SymIntType: return Kind::Ints;
-    case c10::TypeKind::FloatType: return Kind::Doubles;
-    case c10::TypeKind::NumberType: return Kind::Scalars;
-    case c10::TypeKind::BoolType: return Kind::Bools;
-    default: return Kind::Ignored;
+  case c10::TypeKind::OptionalType: return Kind::Indices; // Tensor?[]: only indexing has it
+  case c10::TypeKind::TensorType: return Kind::TensorList;
+  case c10::TypeKind::IntType:
+  case c10::TypeKind::SymIntType: return Kind::Ints;
+  case c10::TypeKind::FloatType: return Kind::Doubles;
+  case c10::TypeKind::NumberType: return Kind::Scalars;
+  case c10::TypeKind::BoolType: return Kind::Bools;
+  default: return Kind::Ignored;
   }
 }
 
 const c10::Type &without_optional(const c10::Type &type) {
-  return type.kind() == c10::TypeKind::OptionalType ? *type.castRaw<c10::OptionalType>()->getElementType() : type;
+  return type.kind() == c10::TypeKind::OptionalType
+             ? *type.castRaw<c10::OptionalType>()->getElementType()
+             : type;
 }
 
 Kind kind_of(const c10::Argument &argument) {
   const c10::Type &real = without_optional(*argument.real_type());
   if (real.kind() == c10::TypeKind::ScalarTypeType) return Kind::Dtype;
-  if (real.kind() == c10::TypeKind::LayoutType || real.kind() == c10::TypeKind::MemoryFormatType) return Kind::Ignored;
+  if (real.kind() == c10::TypeKind::LayoutType || real.kind() == c10::TypeKind::MemoryFormatType)
+    return Kind::Ignored;
   const c10::Type &type = without_optional(*argument.type());
-  if (const auto *list = type.castRaw<c10::ListType>()) return kind_of_list(*list->getElementType());
+  if (const auto *list = type.castRaw<c10::ListType>())
+    return kind_of_list(*list->getElementType());
   return kind_of_type(type);
 }
 
@@ -81,7 +99,8 @@ Record make_record(const torus_op_t *op, const c10::FunctionSchema &schema) {
   Record record;
   record.op = op;
   record.traits = torus_op_traits(op);
-  record.name = schema.operator_name().name + (schema.overload_name().empty() ? "" : "." + schema.overload_name());
+  record.name = schema.operator_name().name +
+                (schema.overload_name().empty() ? "" : "." + schema.overload_name());
   const auto &arguments = schema.arguments();
   for (size_t i = 0; i < arguments.size(); ++i) {
     record.kinds.push_back(kind_of(arguments[i]));
@@ -93,7 +112,8 @@ Record make_record(const torus_op_t *op, const c10::FunctionSchema &schema) {
     record.written.push_back(static_cast<int>(i));
   }
   record.return_count = static_cast<int>(schema.returns().size());
-  record.returns_list = record.return_count == 1 && schema.returns()[0].type()->kind() == c10::TypeKind::ListType;
+  record.returns_list =
+      record.return_count == 1 && schema.returns()[0].type()->kind() == c10::TypeKind::ListType;
   return record;
 }
 
@@ -106,26 +126,26 @@ struct Scratch {
   std::vector<int64_t> ints;
   std::vector<double> doubles;
   std::vector<torus_number_t> numbers;
-  std::vector<at::Tensor> moved;  // CPU index tensors brought to the device
+  std::vector<at::Tensor> moved; // CPU index tensors brought to the device
   std::vector<std::string> strings;
-  bool is_recording = false;      // a call of this thread holds its device's lock
+  bool is_recording = false; // a call of this thread holds its device's lock
 };
 
 // True while it lives, as it was before afterwards.
 class Flag {
- public:
+public:
   explicit Flag(bool &flag) : flag_(flag), before_(flag) { flag = true; }
   Flag(const Flag &) = delete;
   Flag &operator=(const Flag &) = delete;
   ~Flag() { flag_ = before_; }
 
- private:
+private:
   bool &flag_;
   bool before_;
 };
 
 class Arguments {
- public:
+public:
   Arguments(const Record &record_in, at::ArrayRef<c10::IValue> stack_in, Scratch &scratch_in)
       : record(record_in), stack(stack_in), scratch(scratch_in) {}
 
@@ -139,7 +159,10 @@ class Arguments {
     size_t views = 0, ints = 0, doubles = 0;
     for (size_t i = 0; i < stack.size(); ++i) {
       const c10::IValue &v = stack[i];
-      views += v.isTensor() ? 1 : v.isTensorList() ? v.toListRef().size() : v.isList() ? v.toListRef().size() : 0;
+      views += v.isTensor()       ? 1
+               : v.isTensorList() ? v.toListRef().size()
+               : v.isList()       ? v.toListRef().size()
+                                  : 0;
       if (v.isList()) ints += v.toListRef().size();
       if (v.isList()) doubles += v.toListRef().size();
     }
@@ -164,17 +187,19 @@ class Arguments {
         }
       }
     }
-    for (const c10::IValue &v : stack) {  // factories name their device
-      if (device < 0 && v.isDevice() && v.toDevice().type() == kTpu && v.toDevice().has_index()) device = v.toDevice().index();
+    for (const c10::IValue &v : stack) { // factories name their device
+      if (device < 0 && v.isDevice() && v.toDevice().type() == kTpu && v.toDevice().has_index())
+        device = v.toDevice().index();
     }
     if (device < 0) device = current_device();
   }
 
   void convert() {
-    for (size_t i = 0; i < stack.size(); ++i) convert_one(stack[i], record.kinds[i], scratch.args[i]);
+    for (size_t i = 0; i < stack.size(); ++i)
+      convert_one(stack[i], record.kinds[i], scratch.args[i]);
   }
 
- private:
+private:
   torus_view_t *next_view_ = nullptr;
   int64_t *next_int_ = nullptr;
   double *next_double_ = nullptr;
@@ -183,8 +208,10 @@ class Arguments {
   void use_device_of(const at::Tensor &t) {
     if (!t.defined() || t.device().type() != kTpu) return;
     const int own = t.device().index();
-    TORCH_CHECK(device < 0 || device == own, "Expected all tensors to be on the same device, but found at least two devices, tpu:",
-                device, " and tpu:", own, "! (in ", record.name, ")");
+    TORCH_CHECK(
+        device < 0 || device == own,
+        "Expected all tensors to be on the same device, but found at least two devices, tpu:",
+        device, " and tpu:", own, "! (in ", record.name, ")");
     device = own;
   }
 
@@ -193,8 +220,10 @@ class Arguments {
       view = view_of(t);
       return;
     }
-    TORCH_CHECK(t.dim() == 0 && t.is_cpu(), "Expected all tensors to be on the same device, but found at least two devices, tpu:",
-                device, " and ", t.device(), "! (in ", record.name, ")");
+    TORCH_CHECK(
+        t.dim() == 0 && t.is_cpu(),
+        "Expected all tensors to be on the same device, but found at least two devices, tpu:",
+        device, " and ", t.device(), "! (in ", record.name, ")");
     view.dtype = to_dtype(t.scalar_type());
     view.is_number = t.unsafeGetTensorImpl()->is_wrapped_number();
     view.number = number_of(t.item());
@@ -210,7 +239,8 @@ class Arguments {
       if (!e.isTensor() || !e.toTensor().defined()) {
         view.rank = -1;
       } else if (kind == Kind::Indices && e.toTensor().is_cpu()) {
-        scratch.moved.push_back(e.toTensor().to(at::Device(kTpu, static_cast<c10::DeviceIndex>(device))));
+        scratch.moved.push_back(
+            e.toTensor().to(at::Device(kTpu, static_cast<c10::DeviceIndex>(device))));
         view = view_of(scratch.moved.back());
       } else {
         fill_view(e.toTensor(), view);
@@ -220,7 +250,7 @@ class Arguments {
 
   void convert_ints(const c10::IValue &v, Kind kind, torus_arg_t &arg) {
     arg.tag = TORUS_ARG_INTS;
-    if (!v.isList()) {  // an int where a list is expected
+    if (!v.isList()) { // an int where a list is expected
       arg.count = 0;
       return;
     }
@@ -249,33 +279,34 @@ class Arguments {
   void convert_one(const c10::IValue &v, Kind kind, torus_arg_t &arg) {
     if (v.isNone()) return;
     switch (kind) {
-      case Kind::Tensor: {
-        if (!v.isTensor() || !v.toTensor().defined()) return;
-        arg.tag = TORUS_ARG_TENSOR;
-        arg.count = 1;
-        arg.as.views = next_view_;
-        fill_view(v.toTensor(), *next_view_++);
-        return;
-      }
-      case Kind::TensorList:
-      case Kind::Indices: convert_list(v, kind, arg); return;
-      case Kind::Number:
-        arg.tag = TORUS_ARG_NUMBER;
-        arg.as.number = v.isInt() ? torus_number_t{torus_number_t::TORUS_NUMBER_INT, v.toInt(), 0, 0} : number_of(v.toScalar());
-        return;
-      case Kind::Ints:
-      case Kind::Bools: convert_ints(v, kind, arg); return;
-      case Kind::Doubles: convert_doubles(v, arg); return;
-      case Kind::Scalars: convert_numbers(v, arg); return;
-      case Kind::String:
-        arg.tag = TORUS_ARG_STRING;
-        arg.as.string = v.toStringRef().c_str();
-        return;
-      case Kind::Dtype:
-        arg.tag = TORUS_ARG_DTYPE;
-        arg.as.dtype = to_dtype(v.toScalarType());
-        return;
-      default: return;
+    case Kind::Tensor: {
+      if (!v.isTensor() || !v.toTensor().defined()) return;
+      arg.tag = TORUS_ARG_TENSOR;
+      arg.count = 1;
+      arg.as.views = next_view_;
+      fill_view(v.toTensor(), *next_view_++);
+      return;
+    }
+    case Kind::TensorList:
+    case Kind::Indices: convert_list(v, kind, arg); return;
+    case Kind::Number:
+      arg.tag = TORUS_ARG_NUMBER;
+      arg.as.number = v.isInt() ? torus_number_t{torus_number_t::TORUS_NUMBER_INT, v.toInt(), 0, 0}
+                                : number_of(v.toScalar());
+      return;
+    case Kind::Ints:
+    case Kind::Bools: convert_ints(v, kind, arg); return;
+    case Kind::Doubles: convert_doubles(v, arg); return;
+    case Kind::Scalars: convert_numbers(v, arg); return;
+    case Kind::String:
+      arg.tag = TORUS_ARG_STRING;
+      arg.as.string = v.toStringRef().c_str();
+      return;
+    case Kind::Dtype:
+      arg.tag = TORUS_ARG_DTYPE;
+      arg.as.dtype = to_dtype(v.toScalarType());
+      return;
+    default: return;
     }
   }
 };
@@ -283,14 +314,17 @@ class Arguments {
 // ---- results ----
 
 at::IntArrayRef sizes_of(const torus_result_t &r) { return {r.sizes, static_cast<size_t>(r.rank)}; }
-at::IntArrayRef strides_of(const torus_result_t &r) { return {r.strides, static_cast<size_t>(r.rank)}; }
+at::IntArrayRef strides_of(const torus_result_t &r) {
+  return {r.strides, static_cast<size_t>(r.rank)};
+}
 
 at::Tensor wrap_result(const torus_result_t &r, int device) {
   if (r.value == nullptr) return {};
   return tensor_from_value(r.value, device, r.dtype, sizes_of(r), strides_of(r));
 }
 
-void push_functional(const Record &record, torus_result_t *results, int count, int device, torch::jit::Stack *stack) {
+void push_functional(const Record &record, torus_result_t *results, int count, int device,
+                     torch::jit::Stack *stack) {
   if (record.returns_list) {
     std::vector<at::Tensor> list;
     list.reserve(count);
@@ -315,13 +349,13 @@ struct Values {
 void store(const Record &record, const at::Tensor &target, const torus_result_t &r) {
   if (r.value == nullptr) return;
   const auto type = from_dtype(r.dtype);
-  TORCH_CHECK(c10::canCast(type, target.scalar_type()), "result type ", type, " can't be cast to the desired output type ",
-              target.scalar_type());
+  TORCH_CHECK(c10::canCast(type, target.scalar_type()), "result type ", type,
+              " can't be cast to the desired output type ", target.scalar_type());
   if (record.form == Form::Out) {
     at::native::resize_output(target, sizes_of(r));
   } else {
-    TORCH_CHECK(target.sizes() == sizes_of(r), "output with shape ", target.sizes(), " doesn't match the broadcast shape ",
-                sizes_of(r));
+    TORCH_CHECK(target.sizes() == sizes_of(r), "output with shape ", target.sizes(),
+                " doesn't match the broadcast shape ", sizes_of(r));
   }
   const torus_view_t view = view_of(target);
   check(torus_view_assign(engine(), &view, r.value, r.rank, r.sizes, r.strides));
@@ -340,13 +374,17 @@ std::vector<at::Tensor> targets_of(const Record &record, at::ArrayRef<c10::IValu
   return targets;
 }
 
-// resize_output may record, so the lock is recursive in effect: sizes are fixed up before recording.
-void store_all(const Record &record, const std::vector<at::Tensor> &targets, torus_result_t *results, int count) {
+// resize_output may record, so the lock is recursive in effect: sizes are fixed up before
+// recording.
+void store_all(const Record &record, const std::vector<at::Tensor> &targets,
+               torus_result_t *results, int count) {
   Values values{results, count};
-  for (int k = 0; k < count && k < static_cast<int>(targets.size()); ++k) store(record, targets[k], results[k]);
+  for (int k = 0; k < count && k < static_cast<int>(targets.size()); ++k)
+    store(record, targets[k], results[k]);
 }
 
-void push_written(const Record &record, at::ArrayRef<c10::IValue> arguments, size_t argument_count, torch::jit::Stack *stack) {
+void push_written(const Record &record, at::ArrayRef<c10::IValue> arguments, size_t argument_count,
+                  torch::jit::Stack *stack) {
   std::vector<c10::IValue> returned;
   for (int k = 0; k < record.return_count; ++k) returned.push_back(arguments[record.written[k]]);
   torch::jit::drop(*stack, argument_count);
@@ -370,7 +408,8 @@ at::Tensor stand_in(const at::Tensor &t, at::Device device) {
   if (!t.defined() || t.is_cpu()) return t;
   at::Tensor other = at::empty_strided(t.sizes(), t.strides(), t.options().device(device));
   if (device.is_cpu()) other.zero_();
-  if (t.unsafeGetTensorImpl()->is_wrapped_number()) other.unsafeGetTensorImpl()->set_wrapped_number(true);
+  if (t.unsafeGetTensorImpl()->is_wrapped_number())
+    other.unsafeGetTensorImpl()->set_wrapped_number(true);
   return other;
 }
 
@@ -396,10 +435,12 @@ c10::IValue stand_in(const c10::IValue &v, at::Device device) {
 
 // PyTorch words the error itself: the same call on stand-ins fails with its own text and type. The
 // CPU tells more than the meta device, which costs no memory however large the tensors are.
-[[noreturn]] void raise_as_pytorch(const c10::OperatorHandle &op, at::ArrayRef<c10::IValue> arguments,
-                                   const Record &record, torus_status_t status) {
+[[noreturn]] void raise_as_pytorch(const c10::OperatorHandle &op,
+                                   at::ArrayRef<c10::IValue> arguments, const Record &record,
+                                   torus_status_t status) {
   const std::string own = torus_status_message(status);
-  if (torus_status_code(status) == TORUS_STATUS_INVALID_ARGUMENT || torus_status_code(status) == TORUS_STATUS_OUT_OF_RANGE) {
+  if (torus_status_code(status) == TORUS_STATUS_INVALID_ARGUMENT ||
+      torus_status_code(status) == TORUS_STATUS_OUT_OF_RANGE) {
     size_t bytes = 0;
     for (const c10::IValue &v : arguments) bytes += storage_bytes(v);
     const bool is_small = bytes <= kMostStandInBytes && record.generator < 0;
@@ -437,11 +478,12 @@ void reserve_random(void *context, int64_t count, uint64_t *out_seed, uint64_t *
   if (c.record.generator >= 0 && !c.stack[c.record.generator].isNone()) {
     generator = c.stack[c.record.generator].toGenerator();
   }
-  resolve_generator(generator, c.device)->reserve(static_cast<uint64_t>(count), out_seed, out_offset);
+  resolve_generator(generator, c.device)
+      ->reserve(static_cast<uint64_t>(count), out_seed, out_offset);
 }
 
 class Kernel final : public c10::OperatorKernel {
- public:
+public:
   explicit Kernel(Record record) : record_(std::move(record)) {}
 
   void operator()(const c10::OperatorHandle &op, c10::DispatchKeySet, torch::jit::Stack *stack) {
@@ -458,15 +500,17 @@ class Kernel final : public c10::OperatorKernel {
     raise_as_pytorch(op, arguments, record_, status);
   }
 
- private:
+private:
   Record record_;
 
   // A captured graph sets the random numbers of each run by the default generator alone.
   void refuse_own_generator(at::ArrayRef<c10::IValue> arguments, int device) const {
     if (record_.generator < 0 || arguments[record_.generator].isNone()) return;
-    TORCH_CHECK(!torus_capture_is_active(engine(), device) ||
-                    arguments[record_.generator].toGenerator() == default_generator(device),
-                "a graph being captured can draw from the default generator of its device only (in ", record_.name, ")");
+    TORCH_CHECK(
+        !torus_capture_is_active(engine(), device) ||
+            arguments[record_.generator].toGenerator() == default_generator(device),
+        "a graph being captured can draw from the default generator of its device only (in ",
+        record_.name, ")");
   }
 
   torus_status_t run(at::ArrayRef<c10::IValue> arguments, size_t count, torch::jit::Stack *stack) {
@@ -537,8 +581,9 @@ bool is_out_of(const c10::FunctionSchema &out, const c10::FunctionSchema &functi
 }
 
 class Registrar {
- public:
-  explicit Registrar(torch::Library &library) : library_(library), out_overloads_(out_overloads()) {}
+public:
+  explicit Registrar(torch::Library &library)
+      : library_(library), out_overloads_(out_overloads()) {}
 
   void add(const torus_op_t *op) {
     const std::string name = torus_op_name(op);
@@ -558,12 +603,13 @@ class Registrar {
     }
   }
 
- private:
+private:
   torch::Library &library_;
   Names out_overloads_;
   std::unordered_map<std::string, bool> bound_;
 
-  static std::optional<c10::OperatorHandle> find(const std::string &base, const std::string &overload) {
+  static std::optional<c10::OperatorHandle> find(const std::string &base,
+                                                 const std::string &overload) {
     return c10::Dispatcher::singleton().findSchema({base, overload});
   }
 
@@ -571,17 +617,18 @@ class Registrar {
     Record record = make_record(op, handle.schema());
     const std::string name = record.name;
     if (!bound_.emplace(name, true).second) return;
-    library_.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(std::move(record))));
+    library_.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(
+                                    std::make_unique<Kernel>(std::move(record))));
   }
 };
 
-}  // namespace
+} // namespace
 
 void register_operators() {
-  static torch::Library *const library =
-      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  static torch::Library *const library = new torch::Library(
+      torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   Registrar registrar(*library);
   for (size_t i = 0; i < torus_op_count(); ++i) registrar.add(torus_op_at(i));
 }
 
-}  // namespace torus
+} // namespace torus

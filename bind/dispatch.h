@@ -6,4 +6,4 @@ namespace torus {
 // Registers the boxed kernel for every operator of libtorus, with its in-place and out= overloads.
 void register_operators();
 
-}  // namespace torus
+} // namespace torus

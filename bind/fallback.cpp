@@ -19,7 +19,8 @@ int64_t bytes_moved(at::ArrayRef<c10::IValue> arguments, int *out_device) {
   int64_t bytes = 0;
   const auto count = [&](const at::Tensor &t) {
     bytes += bytes_of(t);
-    if (t.defined() && t.device().type() == kTpu && *out_device < 0) *out_device = t.device().index();
+    if (t.defined() && t.device().type() == kTpu && *out_device < 0)
+      *out_device = t.device().index();
   };
   for (const c10::IValue &v : arguments) {
     if (v.isTensor()) count(v.toTensor());
@@ -47,27 +48,32 @@ void replace_generators(const c10::OperatorHandle &op, torch::jit::Stack *stack,
   const auto &arguments = op.schema().arguments();
   const size_t first = stack->size() - arguments.size();
   for (size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i].name() == "generator") (*stack)[first + i] = cpu_stand_in((*stack)[first + i], device);
+    if (arguments[i].name() == "generator")
+      (*stack)[first + i] = cpu_stand_in((*stack)[first + i], device);
   }
 }
 
-void boxed_fallback(const c10::OperatorHandle &op, torch::jit::Stack *stack) { cpu_fallback(op, stack, ""); }
+void boxed_fallback(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
+  cpu_fallback(op, stack, "");
+}
 
-}  // namespace
+} // namespace
 
 void cpu_fallback(const c10::OperatorHandle &op, torch::jit::Stack *stack, const char *reason) {
   const auto &name = op.operator_name();
   int device = -1;
-  const int64_t bytes = bytes_moved(torch::jit::last(*stack, op.schema().arguments().size()), &device);
-  report_fallback(name.name + (name.overload_name.empty() ? "" : "." + name.overload_name), bytes, reason);
+  const int64_t bytes =
+      bytes_moved(torch::jit::last(*stack, op.schema().arguments().size()), &device);
+  report_fallback(name.name + (name.overload_name.empty() ? "" : "." + name.overload_name), bytes,
+                  reason);
   replace_generators(op, stack, device);
   at::native::cpu_fallback(op, stack);
 }
 
 void register_fallback() {
-  static torch::Library *const library =
-      new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  static torch::Library *const library = new torch::Library(
+      torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   library->fallback(torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>());
 }
 
-}  // namespace torus
+} // namespace torus

@@ -10,4 +10,4 @@ void cpu_fallback(const c10::OperatorHandle &op, torch::jit::Stack *stack, const
 // Sends every operator without a kernel there.
 void register_fallback();
 
-}  // namespace torus
+} // namespace torus

@@ -29,7 +29,7 @@ Defaults &defaults() {
   return *d;
 }
 
-}  // namespace
+} // namespace
 
 TpuGenerator::TpuGenerator(c10::DeviceIndex device, uint64_t seed)
     : c10::GeneratorImpl(c10::Device(kTpu, device),
@@ -89,8 +89,7 @@ const at::Generator &default_generator(int device) {
   std::lock_guard<std::mutex> guard(d.mutex);
   at::Generator &generator = d.generators.at(static_cast<size_t>(device));
   if (!generator.defined()) {
-    generator =
-        at::make_generator<TpuGenerator>(static_cast<c10::DeviceIndex>(device), d.seed);
+    generator = at::make_generator<TpuGenerator>(static_cast<c10::DeviceIndex>(device), d.seed);
   }
   return generator;
 }
@@ -110,4 +109,4 @@ TpuGenerator *resolve_generator(const std::optional<at::Generator> &generator, i
   return at::get_generator_or_default<TpuGenerator>(generator, default_generator(device));
 }
 
-}  // namespace torus
+} // namespace torus

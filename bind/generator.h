@@ -13,7 +13,7 @@ namespace torus {
 // The offset counts blocks of four 32-bit numbers. As in every generator of PyTorch, callers of
 // the inherited functions hold the mutex; reserve() takes it itself.
 class TpuGenerator final : public c10::GeneratorImpl {
- public:
+public:
   explicit TpuGenerator(c10::DeviceIndex device, uint64_t seed = c10::default_rng_seed_val);
   static c10::DeviceType device_type();
 
@@ -29,7 +29,7 @@ class TpuGenerator final : public c10::GeneratorImpl {
   // Hands out |count| 32-bit numbers: those that start at block |out_offset|.
   void reserve(uint64_t count, uint64_t *out_seed, uint64_t *out_offset);
 
- private:
+private:
   TpuGenerator *clone_impl() const override;
 
   uint64_t seed_;
@@ -45,4 +45,4 @@ void manual_seed_all(uint64_t seed);
 // The given generator, or the default one of the device; throws for one of another device type.
 TpuGenerator *resolve_generator(const std::optional<at::Generator> &generator, int device);
 
-}  // namespace torus
+} // namespace torus

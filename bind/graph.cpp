@@ -18,7 +18,7 @@ namespace {
 
 // One captured graph: nothing, being captured, or ready to be run.
 class Graph {
- public:
+public:
   Graph() = default;
   Graph(const Graph &) = delete;
   Graph &operator=(const Graph &) = delete;
@@ -73,13 +73,13 @@ class Graph {
     return {torus_capture_input_count(capture_), torus_capture_output_count(capture_)};
   }
 
- private:
+private:
   torus_capture_t *capture_ = nullptr;
   std::string text_;
   int device_ = 0;
   bool is_capturing_ = false;
   uint64_t first_offset_ = 0;
-  uint64_t drawn_ = 0;  // blocks of random numbers that a run uses up
+  uint64_t drawn_ = 0; // blocks of random numbers that a run uses up
 
   static std::pair<uint64_t, uint64_t> position(int device) {
     TpuGenerator *generator = resolve_generator(std::nullopt, device);
@@ -103,7 +103,8 @@ class Graph {
   }
 };
 
-// The same behind torch.accelerator.Graph. Values have no addresses, so that memory pools mean nothing.
+// The same behind torch.accelerator.Graph. Values have no addresses, so that memory pools mean
+// nothing.
 struct AcceleratorGraph final : at::GraphImplInterface {
   explicit AcceleratorGraph(const at::GraphImplArgs &) {}
   void capture_begin(at::MempoolId_t, at::GraphCaptureMode) override { graph.begin(); }
@@ -118,13 +119,13 @@ struct AcceleratorGraph final : at::GraphImplInterface {
   Graph graph;
 };
 
-}  // namespace
-}  // namespace torus
+} // namespace
+} // namespace torus
 
 // The key is the device's name in capitals.
 namespace at {
 REGISTER_GRAPH_IMPL(TPU, torus::AcceleratorGraph)
-}  // namespace at
+} // namespace at
 
 namespace torus {
 
@@ -140,8 +141,9 @@ void define_graphs(py::module_ &m) {
       .def("sizes", &Graph::sizes)
       .def("text", &Graph::text);
   m.def("_is_capturing", [](int device) {
-    return is_initialized() && torus_capture_is_active(engine(), resolve_device(static_cast<c10::DeviceIndex>(device)));
+    return is_initialized() &&
+           torus_capture_is_active(engine(), resolve_device(static_cast<c10::DeviceIndex>(device)));
   });
 }
 
-}  // namespace torus
+} // namespace torus

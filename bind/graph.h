@@ -8,4 +8,4 @@ namespace torus {
 
 void define_graphs(pybind11::module_ &m);
 
-}  // namespace torus
+} // namespace torus

@@ -17,7 +17,7 @@ namespace {
 
 // Waiting with Python's lock held would stop every other thread, also those that feed the device.
 class WithoutGil {
- public:
+public:
   WithoutGil() : saved_(Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}
   WithoutGil(const WithoutGil &) = delete;
   WithoutGil &operator=(const WithoutGil &) = delete;
@@ -25,12 +25,12 @@ class WithoutGil {
     if (saved_ != nullptr) PyEval_RestoreThread(saved_);
   }
 
- private:
+private:
   PyThreadState *saved_;
 };
 
 void synchronize(c10::DeviceIndex index) {
-  if (!is_initialized()) return;  // nothing was ever queued
+  if (!is_initialized()) return; // nothing was ever queued
   torus_engine_t *started = engine();
   const int device = resolve_device(index);
   WithoutGil released;
@@ -40,7 +40,7 @@ void synchronize(c10::DeviceIndex index) {
 constexpr int64_t kPending = -1;
 
 struct Event {
-  std::atomic<int64_t> ended_at{kPending};  // nanoseconds of the host's clock
+  std::atomic<int64_t> ended_at{kPending}; // nanoseconds of the host's clock
   std::atomic<c10::DeviceIndex> device{0};
 };
 
@@ -69,7 +69,7 @@ c10::Stream stream_at(int device, c10::StreamId id) {
 }
 
 class TpuGuard final : public c10::impl::DeviceGuardImplInterface {
- public:
+public:
   c10::DeviceType type() const override { return kTpu; }
 
   // ---- devices ----
@@ -187,5 +187,5 @@ class TpuGuard final : public c10::impl::DeviceGuardImplInterface {
 
 C10_REGISTER_GUARD_IMPL(PrivateUse1, TpuGuard)
 
-}  // namespace
-}  // namespace torus
+} // namespace
+} // namespace torus

@@ -20,12 +20,12 @@ namespace {
 // Page-aligned host memory. The plugins stage their own transfers, so nothing is locked in memory;
 // what counts is that PyTorch recognises the blocks again.
 class PinnedAllocator final : public c10::Allocator {
- public:
+public:
   c10::DataPtr allocate(size_t size_bytes) override {
     if (size_bytes == 0) return {nullptr, c10::Device(c10::DeviceType::CPU)};
     const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    TORCH_CHECK_WITH(OutOfMemoryError, size_bytes < SIZE_MAX - page,
-                     "cannot allocate ", size_bytes, " bytes of pinned memory");
+    TORCH_CHECK_WITH(OutOfMemoryError, size_bytes < SIZE_MAX - page, "cannot allocate ", size_bytes,
+                     " bytes of pinned memory");
     void *block = torus_alloc(size_bytes + page);
     TORCH_CHECK_WITH(OutOfMemoryError, block != nullptr, "cannot allocate ", size_bytes,
                      " bytes of pinned memory");
@@ -55,7 +55,7 @@ class PinnedAllocator final : public c10::Allocator {
     return *allocator;
   }
 
- private:
+private:
   struct Block {
     size_t size_bytes = 0;
     void *memory = nullptr;
@@ -79,7 +79,7 @@ class PinnedAllocator final : public c10::Allocator {
 };
 
 class TpuHooks final : public at::PrivateUse1HooksInterface {
- public:
+public:
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return is_configured(); }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return is_initialized(); }
@@ -123,8 +123,8 @@ class TpuHooks final : public at::PrivateUse1HooksInterface {
   }
 };
 
-}  // namespace
+} // namespace
 
 void register_hooks() { at::RegisterPrivateUse1HooksInterface(new TpuHooks); }
 
-}  // namespace torus
+} // namespace torus

@@ -9,4 +9,4 @@ void register_hooks();
 // of any autocast context. Cheap: to be called wherever a thread first touches the device.
 void prepare_thread();
 
-}  // namespace torus
+} // namespace torus

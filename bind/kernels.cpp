@@ -23,8 +23,8 @@ int device_of(std::optional<at::Device> device) {
 }
 
 void reject_layout(std::optional<at::Layout> layout) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!layout || *layout == at::Layout::Strided, "device \"tpu\" has only strided tensors here, got layout ",
-                              *layout);
+  TORCH_CHECK_NOT_IMPLEMENTED(!layout || *layout == at::Layout::Strided,
+                              "device \"tpu\" has only strided tensors here, got layout ", *layout);
 }
 
 // ---- factories ----
@@ -34,28 +34,33 @@ std::vector<int64_t> strides_for(at::IntArrayRef sizes, at::MemoryFormat format)
   if (format == at::MemoryFormat::ChannelsLast3d) return c10::get_channels_last_strides_3d(sizes);
   std::vector<int64_t> strides(sizes.size());
   int64_t stride = 1;
-  for (size_t d = sizes.size(); d-- > 0; stride *= std::max<int64_t>(sizes[d], 1)) strides[d] = stride;
+  for (size_t d = sizes.size(); d-- > 0; stride *= std::max<int64_t>(sizes[d], 1))
+    strides[d] = stride;
   return strides;
 }
 
 at::Tensor empty_memory_format(at::IntArrayRef sizes, std::optional<at::ScalarType> dtype,
                                std::optional<at::Layout> layout, std::optional<at::Device> device,
-                               std::optional<bool> pin_memory, std::optional<at::MemoryFormat> format) {
+                               std::optional<bool> pin_memory,
+                               std::optional<at::MemoryFormat> format) {
   reject_layout(layout);
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
-  for (const int64_t s : sizes) TORCH_CHECK(s >= 0, "Trying to create tensor with negative dimension ", s, ": ", sizes);
+  for (const int64_t s : sizes)
+    TORCH_CHECK(s >= 0, "Trying to create tensor with negative dimension ", s, ": ", sizes);
   const auto strides = strides_for(sizes, format.value_or(at::MemoryFormat::Contiguous));
   return empty_tensor(sizes, strides, at::dtype_or_default(dtype), device_of(device));
 }
 
 // Zeros without memory are an optimisation of PyTorch's; plain ones mean the same.
-at::Tensor efficient_zeros(at::IntArrayRef sizes, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
-                           std::optional<at::Device> device, std::optional<bool> pin_memory) {
+at::Tensor efficient_zeros(at::IntArrayRef sizes, std::optional<at::ScalarType> dtype,
+                           std::optional<at::Layout> layout, std::optional<at::Device> device,
+                           std::optional<bool> pin_memory) {
   return empty_memory_format(sizes, dtype, layout, device, pin_memory, std::nullopt).zero_();
 }
 
-at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, std::optional<at::ScalarType> dtype,
-                         std::optional<at::Layout> layout, std::optional<at::Device> device, std::optional<bool>) {
+at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides,
+                         std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                         std::optional<at::Device> device, std::optional<bool>) {
   reject_layout(layout);
   at::detail::check_size_nonnegative(sizes);
   return empty_tensor(sizes, strides, at::dtype_or_default(dtype), device_of(device));
@@ -69,11 +74,13 @@ void reserve_storage(const at::Tensor &self, size_t bytes) {
   resize_storage(*storage, bytes);
 }
 
-const at::Tensor &resize_(const at::Tensor &self, at::IntArrayRef sizes, std::optional<at::MemoryFormat> format) {
+const at::Tensor &resize_(const at::Tensor &self, at::IntArrayRef sizes,
+                          std::optional<at::MemoryFormat> format) {
   c10::TensorImpl *impl = self.unsafeGetTensorImpl();
   if (self.sizes() != sizes) {
     impl->set_sizes_contiguous(sizes);
-    reserve_storage(self, at::detail::computeStorageNbytes(sizes, impl->strides(), self.itemsize(), self.storage_offset()));
+    reserve_storage(self, at::detail::computeStorageNbytes(sizes, impl->strides(), self.itemsize(),
+                                                           self.storage_offset()));
   }
   if (format && *format != at::MemoryFormat::Preserve) impl->empty_tensor_restride(*format);
   return self;
@@ -81,12 +88,13 @@ const at::Tensor &resize_(const at::Tensor &self, at::IntArrayRef sizes, std::op
 
 // ---- set_ ----
 
-at::Tensor &set_storage_offset(at::Tensor &self, at::Storage source, int64_t offset, at::IntArrayRef sizes,
-                               at::IntArrayRef strides) {
+at::Tensor &set_storage_offset(at::Tensor &self, at::Storage source, int64_t offset,
+                               at::IntArrayRef sizes, at::IntArrayRef strides) {
   c10::TensorImpl *impl = self.unsafeGetTensorImpl();
   impl->set_storage_keep_dtype(std::move(source));
   const auto contiguous = strides_for(sizes, at::MemoryFormat::Contiguous);
-  const at::IntArrayRef chosen = strides.size() == sizes.size() ? strides : at::IntArrayRef(contiguous);
+  const at::IntArrayRef chosen =
+      strides.size() == sizes.size() ? strides : at::IntArrayRef(contiguous);
   impl->set_sizes_and_strides(sizes, chosen, offset);
   reserve_storage(self, at::detail::computeStorageNbytes(sizes, chosen, self.itemsize(), offset));
   return self;
@@ -98,7 +106,8 @@ at::Tensor &set_storage(at::Tensor &self, at::Storage source) {
 }
 
 at::Tensor &set_tensor(at::Tensor &self, const at::Tensor &source) {
-  return set_storage_offset(self, source.storage(), source.storage_offset(), source.sizes(), source.strides());
+  return set_storage_offset(self, source.storage(), source.storage_offset(), source.sizes(),
+                            source.strides());
 }
 
 at::Tensor &set_nothing(at::Tensor &self) {
@@ -107,17 +116,21 @@ at::Tensor &set_nothing(at::Tensor &self) {
 }
 
 bool is_set_to(const at::Tensor &self, const at::Tensor &other) {
-  return self.storage().is_alias_of(other.storage()) && self.storage_offset() == other.storage_offset() &&
-         self.sizes() == other.sizes() && self.strides() == other.strides();
+  return self.storage().is_alias_of(other.storage()) &&
+         self.storage_offset() == other.storage_offset() && self.sizes() == other.sizes() &&
+         self.strides() == other.strides();
 }
 
 // ---- views ----
 
-at::Tensor as_strided(const at::Tensor &self, at::IntArrayRef sizes, at::IntArrayRef strides, std::optional<int64_t> offset) {
+at::Tensor as_strided(const at::Tensor &self, at::IntArrayRef sizes, at::IntArrayRef strides,
+                      std::optional<int64_t> offset) {
   return at::native::as_strided_tensorimpl(self, sizes, strides, offset);
 }
 
-at::Tensor view(const at::Tensor &self, at::IntArrayRef sizes) { return at::native::view(self, sizes); }
+at::Tensor view(const at::Tensor &self, at::IntArrayRef sizes) {
+  return at::native::view(self, sizes);
+}
 
 at::Tensor reshape_alias(const at::Tensor &self, at::IntArrayRef sizes, at::IntArrayRef strides) {
   return at::native::_reshape_alias(self, sizes, strides);
@@ -129,8 +142,9 @@ at::Scalar local_scalar_dense(const at::Tensor &self) { return fetch(self).item(
 
 bool equal(const at::Tensor &self, const at::Tensor &other) {
   if (self.sizes() != other.sizes()) return false;
-  TORCH_CHECK(self.scalar_type() == other.scalar_type(), "Expected object of data type ", self.scalar_type(), " but got data type ",
-              other.scalar_type(), " for argument #2 'other' in call to equal");
+  TORCH_CHECK(self.scalar_type() == other.scalar_type(), "Expected object of data type ",
+              self.scalar_type(), " but got data type ", other.scalar_type(),
+              " for argument #2 'other' in call to equal");
   return self.numel() == 0 || at::eq(self, other).all().item<bool>();
 }
 
@@ -149,12 +163,12 @@ bool has_compatible_shallow_copy_type(const at::Tensor &self, const at::Tensor &
          self.unsafeGetTensorImpl()->has_compatible_shallow_copy_type(other.key_set());
 }
 
-void record_stream(at::Tensor &, at::Stream) {}  // one queue in order: nothing is reused early
+void record_stream(at::Tensor &, at::Stream) {} // one queue in order: nothing is reused early
 
-}  // namespace
+} // namespace
 
-// Copies read the lazy conj and neg bits themselves: the generic kernels of those keys would resolve
-// them by a copy and come back here without end.
+// Copies read the lazy conj and neg bits themselves: the generic kernels of those keys would
+// resolve them by a copy and come back here without end.
 void register_lazy_bits() {
   for (const auto key : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}) {
     auto *const m = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
@@ -165,7 +179,8 @@ void register_lazy_bits() {
 
 void register_tensor_kernels() {
   register_lazy_bits();
-  static torch::Library *const m = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  static torch::Library *const m = new torch::Library(
+      torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   m->impl("empty.memory_format", &empty_memory_format);
   m->impl("empty_strided", &empty_strided);
   m->impl("_efficientzerotensor", &efficient_zeros);
@@ -189,4 +204,4 @@ void register_tensor_kernels() {
   m->impl("record_stream", &record_stream);
 }
 
-}  // namespace torus
+} // namespace torus

@@ -3,7 +3,8 @@
 
 namespace torus {
 
-// Factories, views, resizing, copies and reads of single numbers: the kernels that are not lowerings.
+// Factories, views, resizing, copies and reads of single numbers: the kernels that are not
+// lowerings.
 void register_tensor_kernels();
 
-}  // namespace torus
+} // namespace torus

@@ -55,7 +55,8 @@ void reset_metrics() {
   reset_fallback_counts();
 }
 
-void put_stat(py::dict &d, const std::string &name, int64_t current, int64_t peak, int64_t allocated, int64_t freed) {
+void put_stat(py::dict &d, const std::string &name, int64_t current, int64_t peak,
+              int64_t allocated, int64_t freed) {
   for (const char *pool : {"all", "large_pool", "small_pool"}) {
     const bool is_all = std::string(pool) == "all";
     const std::string prefix = name + "." + pool + ".";
@@ -70,7 +71,8 @@ py::dict memory_stats(int device) {
   torus_device_memory_t m{};
   torus_engine_memory(engine(), resolve_device(static_cast<c10::DeviceIndex>(device)), &m);
   py::dict d;
-  for (const char *name : {"allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes"}) {
+  for (const char *name :
+       {"allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes"}) {
     put_stat(d, name, m.used_bytes, m.peak_bytes, m.total_allocated_bytes, m.total_freed_bytes);
   }
   for (const char *name : {"allocation", "active", "segment"}) {
@@ -145,7 +147,8 @@ std::pair<uint64_t, py::list> compilations(uint64_t after) {
       static_cast<std::vector<Compilation> *>(context)->push_back(
           {*event, event->reason, event->operators, event->error});
     };
-    if (torus_engine_t *e = engine_if_started()) newest = torus_engine_compilations(e, after, visit, &events);
+    if (torus_engine_t *e = engine_if_started())
+      newest = torus_engine_compilations(e, after, visit, &events);
   }
   py::list list;
   for (const Compilation &c : events) list.append(to_dict(c));
@@ -155,7 +158,8 @@ std::pair<uint64_t, py::list> compilations(uint64_t after) {
 Fallback parse_policy(const std::string &text) {
   if (text == "warn") return Fallback::Warn;
   if (text == "error") return Fallback::Error;
-  TORCH_CHECK_VALUE(text == "silent", "the fallback policy is \"warn\", \"error\" or \"silent\", got \"", text, "\"");
+  TORCH_CHECK_VALUE(text == "silent",
+                    "the fallback policy is \"warn\", \"error\" or \"silent\", got \"", text, "\"");
   return Fallback::Silent;
 }
 
@@ -165,7 +169,8 @@ std::string policy_name() {
 }
 
 torus_mode_t parse_mode(int value) {
-  TORCH_CHECK_VALUE(value >= 0 && value <= 2, "the eager mode is 0 (debug), 1 (strict) or 2 (fused), got ", value);
+  TORCH_CHECK_VALUE(value >= 0 && value <= 2,
+                    "the eager mode is 0 (debug), 1 (strict) or 2 (fused), got ", value);
   return static_cast<torus_mode_t>(value);
 }
 
@@ -200,12 +205,17 @@ void define_devices(py::module_ &m) {
   m.def("_current_device", &current_device);
   m.def("_set_device", [](int i) { set_current_device(i); });
   m.def("_exchange_device", &exchange_current_device);
-  m.def("_synchronize", [](int i) { check(torus_engine_synchronize(engine(), resolve_device(static_cast<c10::DeviceIndex>(i)))); },
-        py::call_guard<py::gil_scoped_release>());
+  m.def(
+      "_synchronize",
+      [](int i) {
+        check(torus_engine_synchronize(engine(), resolve_device(static_cast<c10::DeviceIndex>(i))));
+      },
+      py::call_guard<py::gil_scoped_release>());
   m.def("_platform", [] { return std::string(torus_client_platform(client())); });
   m.def("_platform_version", [] { return std::string(torus_client_platform_version(client())); });
   m.def("_device_kind", [](int i) {
-    return std::string(torus_client_device_kind(client(), resolve_device(static_cast<c10::DeviceIndex>(i))));
+    return std::string(
+        torus_client_device_kind(client(), resolve_device(static_cast<c10::DeviceIndex>(i))));
   });
   m.def("_api_version", [] {
     int major = 0, minor = 0;
@@ -218,7 +228,8 @@ void define_devices(py::module_ &m) {
 void define_modes(py::module_ &m) {
   m.def("_get_mode", [] { return static_cast<int>(mode()); });
   m.def("_set_mode", [](int value) { set_mode(parse_mode(value)); });
-  m.def("_set_thread_mode", [](int value) { return exchange_thread_mode(value < 0 ? -1 : parse_mode(value)); });
+  m.def("_set_thread_mode",
+        [](int value) { return exchange_thread_mode(value < 0 ? -1 : parse_mode(value)); });
   m.def("_set_fallback", [](const std::string &text) { set_fallback_policy(parse_policy(text)); });
   m.def("_get_fallback", &policy_name);
 }
@@ -229,12 +240,16 @@ void define_figures(py::module_ &m) {
   m.def("_memory_stats", &memory_stats);
   m.def("_mem_get_info", &mem_get_info);
   m.def("_empty_cache", [] {});
-  m.def("_reset_peak_memory_stats",
-        [](int i) { torus_engine_reset_peak(engine(), resolve_device(static_cast<c10::DeviceIndex>(i))); });
-  m.def("_reset_accumulated_memory_stats",
-        [](int i) { torus_engine_reset_totals(engine(), resolve_device(static_cast<c10::DeviceIndex>(i))); });
+  m.def("_reset_peak_memory_stats", [](int i) {
+    torus_engine_reset_peak(engine(), resolve_device(static_cast<c10::DeviceIndex>(i)));
+  });
+  m.def("_reset_accumulated_memory_stats", [](int i) {
+    torus_engine_reset_totals(engine(), resolve_device(static_cast<c10::DeviceIndex>(i)));
+  });
   m.def("_operators", &operators);
-  m.def("_clear_program_cache", [] { torus_engine_clear_programs(engine()); }, py::call_guard<py::gil_scoped_release>());
+  m.def(
+      "_clear_program_cache", [] { torus_engine_clear_programs(engine()); },
+      py::call_guard<py::gil_scoped_release>());
   m.def("_cache_only", [](bool on) { torus_engine_set_cache_only(engine(), on); });
   m.def("_last_program_text", &last_program_text);
 }
@@ -249,14 +264,13 @@ void define_explanations(py::module_ &m) {
 }
 
 void define_random(py::module_ &m) {
-  m.def("_default_generator", [](int i) {
-    return default_generator(resolve_device(static_cast<c10::DeviceIndex>(i)));
-  });
+  m.def("_default_generator",
+        [](int i) { return default_generator(resolve_device(static_cast<c10::DeviceIndex>(i))); });
   m.def("_manual_seed_all", [](uint64_t seed) { manual_seed_all(seed); });
 }
 
-}  // namespace
-}  // namespace torus
+} // namespace
+} // namespace torus
 
 PYBIND11_MODULE(_C, m) {
   m.doc() = "Native part of torch_tpu.";

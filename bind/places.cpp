@@ -21,20 +21,20 @@
 namespace torus {
 namespace {
 
-constexpr size_t kSlots = 8192;  // power of two
+constexpr size_t kSlots = 8192; // power of two
 constexpr size_t kMostCodes = kSlots / 2;
 constexpr int kMostFrames = 64;
 
 struct Code {
-  std::atomic<PyCodeObject *> code{nullptr};  // published last
-  const char *file = nullptr;                 // of the code object, which is kept
+  std::atomic<PyCodeObject *> code{nullptr}; // published last
+  const char *file = nullptr;                // of the code object, which is kept
   bool is_library = false;
 };
 
 struct Codes {
   Code slots[kSlots];
-  size_t count = 0;      // under the interpreter's lock
-  std::mutex mutex;      // of |folders|
+  size_t count = 0; // under the interpreter's lock
+  std::mutex mutex; // of |folders|
   std::vector<std::string> folders;
   std::atomic<int> wanted{0};
 };
@@ -45,7 +45,8 @@ Codes &codes() {
 }
 
 size_t slot_of(const PyCodeObject *code) {
-  return (reinterpret_cast<uintptr_t>(code) >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 40 & (kSlots - 1);
+  return (reinterpret_cast<uintptr_t>(code) >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 40 &
+         (kSlots - 1);
 }
 
 // The slot that holds the code, or the free one where it belongs. At least half are free.
@@ -109,7 +110,8 @@ const Code *meet_with_lock(PyCodeObject *code) {
 
 torus_place_t place_in(const _PyInterpreterFrame *frame) {
   const auto *const first = reinterpret_cast<const _Py_CODEUNIT *>(frame->f_code->co_code_adaptive);
-  const auto instruction = (frame->prev_instr - first) * static_cast<ptrdiff_t>(sizeof(_Py_CODEUNIT));
+  const auto instruction =
+      (frame->prev_instr - first) * static_cast<ptrdiff_t>(sizeof(_Py_CODEUNIT));
   return {frame->f_code, static_cast<int32_t>(instruction)};
 }
 
@@ -164,7 +166,7 @@ torus_place_t look() {
 
 #endif
 
-}  // namespace
+} // namespace
 
 void set_library_folders(std::vector<std::string> folders) {
   std::lock_guard<std::mutex> guard(codes().mutex);
@@ -181,4 +183,4 @@ void register_places() {
 
 torus_place_t current_place() { return look(); }
 
-}  // namespace torus
+} // namespace torus

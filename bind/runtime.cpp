@@ -44,10 +44,10 @@ void after_fork_in_child() {
 }
 
 [[noreturn]] void raise_bad_fork() {
-  TORCH_CHECK(false,
-              "Cannot use device \"tpu\" in a forked child of a process that has used it. To use it "
-              "with multiprocessing, use the 'spawn' start method "
-              "(torch.multiprocessing.set_start_method('spawn')).");
+  TORCH_CHECK(
+      false, "Cannot use device \"tpu\" in a forked child of a process that has used it. To use it "
+             "with multiprocessing, use the 'spawn' start method "
+             "(torch.multiprocessing.set_start_method('spawn')).");
 }
 
 int64_t physical_memory() {
@@ -91,7 +91,7 @@ torus_engine_t *start() {
   return engine;
 }
 
-}  // namespace
+} // namespace
 
 void check(torus_status_t status) {
   if (status == TORUS_OK) return;
@@ -99,10 +99,10 @@ void check(torus_status_t status) {
   const std::string text = torus_status_message(status);
   torus_status_free(status);
   switch (code) {
-    case TORUS_STATUS_RESOURCE_EXHAUSTED: TORCH_CHECK_WITH(OutOfMemoryError, false, text);
-    case TORUS_STATUS_OUT_OF_RANGE: TORCH_CHECK_INDEX(false, text);
-    case TORUS_STATUS_UNIMPLEMENTED: TORCH_CHECK_NOT_IMPLEMENTED(false, text);
-    default: TORCH_CHECK(false, text);
+  case TORUS_STATUS_RESOURCE_EXHAUSTED: TORCH_CHECK_WITH(OutOfMemoryError, false, text);
+  case TORUS_STATUS_OUT_OF_RANGE: TORCH_CHECK_INDEX(false, text);
+  case TORUS_STATUS_UNIMPLEMENTED: TORCH_CHECK_NOT_IMPLEMENTED(false, text);
+  default: TORCH_CHECK(false, text);
   }
 }
 
@@ -155,7 +155,9 @@ int device_count() noexcept {
 
 int current_device() noexcept { return t_device; }
 
-void set_current_device(int index) { t_device = resolve_device(static_cast<c10::DeviceIndex>(index)); }
+void set_current_device(int index) {
+  t_device = resolve_device(static_cast<c10::DeviceIndex>(index));
+}
 
 int exchange_current_device(int index) {
   const int before = t_device;
@@ -167,14 +169,16 @@ int resolve_device(c10::DeviceIndex index) {
   if (index < 0) return t_device;
   if (index == 0) return 0;
   const int count = device_count();
-  TORCH_CHECK(index < count, "device tpu:", static_cast<int>(index), " does not exist: this process has ",
-              count, count == 1 ? " TPU device (tpu:0)" : " TPU devices",
+  TORCH_CHECK(index < count, "device tpu:", static_cast<int>(index),
+              " does not exist: this process has ", count,
+              count == 1 ? " TPU device (tpu:0)" : " TPU devices",
               ". On the CPU plugin TORUS_CPU_DEVICES=N gives N devices.");
   return index;
 }
 
 torus_mode_t mode() {
-  return static_cast<torus_mode_t>(t_mode >= 0 ? t_mode : state().mode.load(std::memory_order_relaxed));
+  return static_cast<torus_mode_t>(t_mode >= 0 ? t_mode
+                                               : state().mode.load(std::memory_order_relaxed));
 }
 
 void set_mode(torus_mode_t mode) { state().mode = mode; }
@@ -188,18 +192,20 @@ int exchange_thread_mode(int mode) {
 // ---- types ----
 
 #define TORUS_TYPE_PAIRS(X)                                                                        \
-  X(Bool, BOOL) X(Byte, U8) X(Char, I8) X(UInt16, U16) X(Short, I16) X(UInt32, U32) X(Int, I32)    \
-  X(UInt64, U64) X(Long, I64) X(Float8_e5m2, F8E5M2) X(Float8_e4m3fn, F8E4M3FN)                    \
-  X(Float8_e5m2fnuz, F8E5M2FNUZ) X(Float8_e4m3fnuz, F8E4M3FNUZ) X(Half, F16) X(BFloat16, BF16)     \
-  X(Float, F32) X(Double, F64) X(ComplexFloat, C64) X(ComplexDouble, C128)
+  X(Bool, BOOL)                                                                                    \
+  X(Byte, U8) X(Char, I8) X(UInt16, U16) X(Short, I16) X(UInt32, U32) X(Int, I32) X(UInt64, U64)   \
+      X(Long, I64) X(Float8_e5m2, F8E5M2) X(Float8_e4m3fn, F8E4M3FN)                               \
+          X(Float8_e5m2fnuz, F8E5M2FNUZ) X(Float8_e4m3fnuz, F8E4M3FNUZ) X(Half, F16)               \
+              X(BFloat16, BF16) X(Float, F32) X(Double, F64) X(ComplexFloat, C64)                  \
+                  X(ComplexDouble, C128)
 
 torus_dtype_t to_dtype(c10::ScalarType type) {
   switch (type) {
-#define X(torch_name, torus_name) \
+#define X(torch_name, torus_name)                                                                  \
   case c10::ScalarType::torch_name: return TORUS_DTYPE_##torus_name;
     TORUS_TYPE_PAIRS(X)
 #undef X
-    default: break;
+  default: break;
   }
   TORCH_CHECK_TYPE(false, "device \"tpu\" has no tensors of dtype ", c10::toString(type),
                    "; convert to a supported dtype first");
@@ -207,11 +213,11 @@ torus_dtype_t to_dtype(c10::ScalarType type) {
 
 c10::ScalarType from_dtype(torus_dtype_t dtype) {
   switch (dtype) {
-#define X(torch_name, torus_name) \
+#define X(torch_name, torus_name)                                                                  \
   case TORUS_DTYPE_##torus_name: return c10::ScalarType::torch_name;
     TORUS_TYPE_PAIRS(X)
 #undef X
-    default: return c10::ScalarType::Undefined;
+  default: return c10::ScalarType::Undefined;
   }
 }
 
@@ -224,15 +230,17 @@ static void log_fallback(const std::string &op, int64_t bytes, const char *reaso
   if (!torus_log_is_on(TORUS_LOG_FALLBACK)) return;
   int line = 0;
   const char *file = torus_place_name(current_place(), &line);
-  const std::string at = file != nullptr ? std::string(", at ") + file + ":" + std::to_string(line) : "";
-  torus_log(TORUS_LOG_FALLBACK, "%s on the CPU, %lld bytes moved%s; %s", op.c_str(), static_cast<long long>(bytes),
-            at.c_str(), *reason != '\0' ? reason : "no lowering");
+  const std::string at =
+      file != nullptr ? std::string(", at ") + file + ":" + std::to_string(line) : "";
+  torus_log(TORUS_LOG_FALLBACK, "%s on the CPU, %lld bytes moved%s; %s", op.c_str(),
+            static_cast<long long>(bytes), at.c_str(), *reason != '\0' ? reason : "no lowering");
 }
 
 void report_fallback(const std::string &op, int64_t bytes, const char *reason) {
   State &s = state();
   const Fallback policy = fallback_policy();
-  TORCH_CHECK_NOT_IMPLEMENTED(policy != Fallback::Error, op, " is not implemented on device \"tpu\"",
+  TORCH_CHECK_NOT_IMPLEMENTED(policy != Fallback::Error, op,
+                              " is not implemented on device \"tpu\"",
                               *reason != '\0' ? " for this case: " : "", reason,
                               " (TORUS_FALLBACK=error forbids running it on the CPU)");
   log_fallback(op, bytes, reason);
@@ -263,4 +271,4 @@ void reset_fallback_counts() {
   s.fallbacks.clear();
 }
 
-}  // namespace torus
+} // namespace torus

@@ -47,21 +47,21 @@ void shutdown();
 
 // On the CPU plugin known without starting it. 0 when there is no plugin.
 int device_count() noexcept;
-int current_device() noexcept;                 // of this thread; does not start the engine
-void set_current_device(int index);            // throws for an index that does not exist
-int exchange_current_device(int index);        // -1 changes nothing
+int current_device() noexcept;          // of this thread; does not start the engine
+void set_current_device(int index);     // throws for an index that does not exist
+int exchange_current_device(int index); // -1 changes nothing
 // index -1 -> current device; throws for an index that does not exist.
 int resolve_device(c10::DeviceIndex index);
 
 // ---- modes ----
 
-torus_mode_t mode();                           // the thread's override, else the process's
+torus_mode_t mode(); // the thread's override, else the process's
 void set_mode(torus_mode_t mode);
-int exchange_thread_mode(int mode);            // -1: no override; returns the previous one
+int exchange_thread_mode(int mode); // -1: no override; returns the previous one
 
 // ---- types ----
 
-torus_dtype_t to_dtype(c10::ScalarType type);  // throws TypeError for a type without device form
+torus_dtype_t to_dtype(c10::ScalarType type); // throws TypeError for a type without device form
 c10::ScalarType from_dtype(torus_dtype_t dtype);
 
 // ---- fallback figures ----
@@ -74,4 +74,4 @@ void report_fallback(const std::string &op, int64_t bytes, const char *reason);
 std::unordered_map<std::string, std::pair<int64_t, int64_t>> fallback_counts();
 void reset_fallback_counts();
 
-}  // namespace torus
+} // namespace torus

@@ -12,7 +12,8 @@ torus_view_t view_of(const at::Tensor &tensor) {
   view.storage = storage_of(*impl->unsafe_storage().unsafeGetStorageImpl());
   view.dtype = to_dtype(tensor.scalar_type());
   view.rank = static_cast<int>(impl->dim());
-  TORCH_CHECK(view.rank <= 32, "device \"tpu\" takes tensors of at most 32 dimensions, got ", view.rank);
+  TORCH_CHECK(view.rank <= 32, "device \"tpu\" takes tensors of at most 32 dimensions, got ",
+              view.rank);
   view.sizes = impl->sizes().data();
   view.strides = impl->strides().data();
   view.offset = impl->storage_offset();
@@ -29,7 +30,8 @@ torus_number_t number_of(const at::Scalar &scalar) {
     number.i = scalar.toBool();
   } else if (scalar.isIntegral(false)) {
     number.kind = torus_number_t::TORUS_NUMBER_INT;
-    number.i = scalar.type() == at::kUInt64 ? static_cast<int64_t>(scalar.toUInt64()) : scalar.toLong();
+    number.i =
+        scalar.type() == at::kUInt64 ? static_cast<int64_t>(scalar.toUInt64()) : scalar.toLong();
   } else if (scalar.isComplex()) {
     number.kind = torus_number_t::TORUS_NUMBER_COMPLEX;
     number.re = scalar.toComplexDouble().real();
@@ -43,8 +45,9 @@ torus_number_t number_of(const at::Scalar &scalar) {
 
 static at::Tensor wrap(torus_storage_t *storage, size_t bytes, c10::ScalarType dtype,
                        at::IntArrayRef sizes, at::IntArrayRef strides) {
-  auto impl = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
-                                                    wrap_storage(storage), c10::GetAllocator(kTpu), true);
+  auto impl =
+      c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                            wrap_storage(storage), c10::GetAllocator(kTpu), true);
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(std::move(impl)), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
       c10::scalarTypeToTypeMeta(dtype));
@@ -72,4 +75,4 @@ at::Tensor empty_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, c10::Sca
   return wrap(storage, bytes, dtype, sizes, strides);
 }
 
-}  // namespace torus
+} // namespace torus

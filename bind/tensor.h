@@ -21,7 +21,7 @@ at::Tensor empty_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, c10::Sca
 
 // Locks a device for recording; commit() applies the mode and reports its error.
 class Recording {
- public:
+public:
   explicit Recording(int device) : engine_(engine()), device_(device) {
     torus_device_lock(engine_, device_);
   }
@@ -35,10 +35,10 @@ class Recording {
     if (is_open_) torus_status_ignore(torus_device_unlock(engine_, device_, TORUS_MODE_FUSED));
   }
 
- private:
+private:
   torus_engine_t *engine_;
   int device_;
   bool is_open_ = true;
 };
 
-}  // namespace torus
+} // namespace torus

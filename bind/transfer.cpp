@@ -26,13 +26,15 @@ std::vector<int64_t> memory_order(const at::Tensor &t) {
   std::iota(order.begin(), order.end(), 0);
   // Where a dimension of size 1 goes does not matter, but it must be comparable with all others.
   const auto step = [&](int64_t d) { return t.size(d) == 1 ? 0 : t.stride(d); };
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return step(a) > step(b); });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return step(a) > step(b); });
   return order;
 }
 
 // Whether the tensor takes every byte of its storage exactly once.
 bool covers_storage(const at::Tensor &t) {
-  return t.storage_offset() == 0 && t.is_non_overlapping_and_dense() && t.nbytes() == t.storage().nbytes();
+  return t.storage_offset() == 0 && t.is_non_overlapping_and_dense() &&
+         t.nbytes() == t.storage().nbytes();
 }
 
 torus_value_t *value_from_dense(const at::Tensor &host, int device) {
@@ -47,13 +49,15 @@ void assign(const at::Tensor &dst, torus_value_t *value, at::IntArrayRef sizes) 
   int64_t stride = 1;
   for (size_t d = sizes.size(); d-- > 0; stride *= sizes[d]) strides[d] = stride;
   const torus_view_t view = view_of(dst);
-  check(torus_view_assign(engine(), &view, value, static_cast<int>(sizes.size()), sizes.data(), strides.data()));
+  check(torus_view_assign(engine(), &view, value, static_cast<int>(sizes.size()), sizes.data(),
+                          strides.data()));
 }
 
 void upload(const at::Tensor &src, const at::Tensor &dst) {
   const int device = dst.device().index();
   if (dst.numel() == 0) return;
-  const at::Tensor host = src.expand(dst.sizes()).to(dst.scalar_type()).resolve_conj().resolve_neg();
+  const at::Tensor host =
+      src.expand(dst.sizes()).to(dst.scalar_type()).resolve_conj().resolve_neg();
   if (covers_storage(dst) && !dst.is_conj() && !dst.is_neg()) {
     ValueHolder holder{value_from_dense(host.permute(memory_order(dst)).contiguous(), device)};
     Recording recording(device);
@@ -96,7 +100,8 @@ at::Tensor fetch_whole(const at::Tensor &t) {
   const auto bytes = static_cast<int64_t>(t.storage().nbytes());
   const auto raw = at::TensorOptions().dtype(at::kByte).device(at::kCPU);
   at::Tensor host = holder.value != nullptr ? at::empty({bytes}, raw) : at::zeros({bytes}, raw);
-  if (holder.value != nullptr) check(torus_value_to_host(holder.value, host.mutable_data_ptr(), bytes));
+  if (holder.value != nullptr)
+    check(torus_value_to_host(holder.value, host.mutable_data_ptr(), bytes));
   at::Tensor typed = at::empty({0}, at::TensorOptions().dtype(t.scalar_type()).device(at::kCPU));
   typed.set_(host.storage(), t.storage_offset(), t.sizes(), t.strides());
   typed._set_conj(t.is_conj());
@@ -106,7 +111,8 @@ at::Tensor fetch_whole(const at::Tensor &t) {
 
 at::Tensor fetch_view(const at::Tensor &t) {
   const ValueHolder holder{view_value(t)};
-  at::Tensor host = at::empty(t.sizes(), at::TensorOptions().dtype(t.scalar_type()).device(at::kCPU));
+  at::Tensor host =
+      at::empty(t.sizes(), at::TensorOptions().dtype(t.scalar_type()).device(at::kCPU));
   check(torus_value_to_host(holder.value, host.mutable_data_ptr(), host.nbytes()));
   return host;
 }
@@ -137,7 +143,7 @@ void copy_across(const at::Tensor &src, const at::Tensor &dst) {
   recording.commit();
 }
 
-}  // namespace
+} // namespace
 
 at::Tensor fetch(const at::Tensor &tensor) {
   return prefers_whole_storage(tensor) ? fetch_whole(tensor) : fetch_view(tensor);
@@ -156,4 +162,4 @@ at::Tensor copy_from(const at::Tensor &src, const at::Tensor &dst, bool /*non_bl
   return dst;
 }
 
-}  // namespace torus
+} // namespace torus

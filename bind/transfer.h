@@ -10,4 +10,4 @@ at::Tensor fetch(const at::Tensor &tensor);
 // aten::_copy_from: any of the two may be on the host; broadcasts and converts.
 at::Tensor copy_from(const at::Tensor &src, const at::Tensor &dst, bool non_blocking);
 
-}  // namespace torus
+} // namespace torus

@@ -69,11 +69,12 @@ std::tuple<Tensor, Tensor> attend_with_weights(const Attention &a, const Tensor 
   return {output, average ? weights.mean(1) : weights};
 }
 
-std::tuple<Tensor, Tensor> multi_head_attention(
-    const Tensor &query, const Tensor &key, const Tensor &value, int64_t width, int64_t heads,
-    const Tensor &qkv_weight, const Tensor &qkv_bias, const Tensor &proj_weight,
-    const Tensor &proj_bias, const OptionalTensor &mask, bool need_weights, bool average,
-    std::optional<int64_t> mask_type) {
+std::tuple<Tensor, Tensor> multi_head_attention(const Tensor &query, const Tensor &key,
+                                                const Tensor &value, int64_t width, int64_t heads,
+                                                const Tensor &qkv_weight, const Tensor &qkv_bias,
+                                                const Tensor &proj_weight, const Tensor &proj_bias,
+                                                const OptionalTensor &mask, bool need_weights,
+                                                bool average, std::optional<int64_t> mask_type) {
   TORCH_CHECK(query.dim() == 3, "expected 3-D `query`, got ", query.dim(), "-D tensor");
   TORCH_CHECK(width % heads == 0, "embed_dim ", width, " is not divisible by num_heads ", heads);
   const Attention a{qkv_weight, qkv_bias, proj_weight, proj_bias, width, heads};
@@ -87,9 +88,8 @@ Tensor encoder_layer(const Tensor &source, int64_t width, int64_t heads, const T
                      bool use_gelu, bool norm_first, double eps, const Tensor &norm_weight_1,
                      const Tensor &norm_bias_1, const Tensor &norm_weight_2,
                      const Tensor &norm_bias_2, const Tensor &ffn_weight_1,
-                     const Tensor &ffn_bias_1, const Tensor &ffn_weight_2,
-                     const Tensor &ffn_bias_2, const OptionalTensor &mask,
-                     std::optional<int64_t> mask_type) {
+                     const Tensor &ffn_bias_1, const Tensor &ffn_weight_2, const Tensor &ffn_bias_2,
+                     const OptionalTensor &mask, std::optional<int64_t> mask_type) {
   const Attention a{qkv_weight, qkv_bias, proj_weight, proj_bias, width, heads};
   const OptionalTensor hidden = hidden_keys(mask, mask_type);
   const auto norm_1 = [&](const Tensor &x) {
@@ -114,7 +114,7 @@ Tensor encoder_layer(const Tensor &source, int64_t width, int64_t heads, const T
 // device has not: "no" keeps them padded.
 bool mask_is_left_aligned(const Tensor & /*values*/, const Tensor & /*mask*/) { return false; }
 
-}  // namespace
+} // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("_native_multi_head_attention", multi_head_attention);
@@ -122,4 +122,4 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("_nested_tensor_from_mask_left_aligned", mask_is_left_aligned);
 }
 
-}  // namespace torus
+} // namespace torus

@@ -1,11 +1,11 @@
 /* Copyright The Torus Authors. Licensed under the Apache License, Version 2.0. */
 /* Which sizes change from call to call.
  *
- * A structure is a graph without its sizes. The first time it comes by, it is compiled for its sizes
- * alone. When it comes by with others, those that differ are dynamic from then on, and a program is
- * made in which they are run-time numbers under a bound. Dynamic sizes that have always been equal
- * form one class. A structure that cannot be bounded is compiled for each of its sizes, as is one
- * whose sizes have stopped changing. */
+ * A structure is a graph without its sizes. The first time it comes by, it is compiled for its
+ * sizes alone. When it comes by with others, those that differ are dynamic from then on, and a
+ * program is made in which they are run-time numbers under a bound. Dynamic sizes that have always
+ * been equal form one class. A structure that cannot be bounded is compiled for each of its sizes,
+ * as is one whose sizes have stopped changing. */
 #include <string.h>
 
 #include "engine/engine_internal.h"
@@ -27,16 +27,16 @@ typedef struct structure {
   int64_t *last;          /* sizes of the instance before this one */
   int *classes;
   int class_count;
-  bool *changes;          /* per soft number */
-  int repeats;            /* instances in a row with the sizes |last| */
+  bool *changes;                 /* per soft number */
+  int repeats;                   /* instances in a row with the sizes |last| */
   char reason[HLO_REASON_BYTES]; /* why there is no program for all sizes; empty: there may be */
 } structure_t;
 
 struct torus_bounds {
   torus_engine_t *engine;
-  pthread_mutex_t lock;   /* against clear from another thread */
+  pthread_mutex_t lock; /* against clear from another thread */
   structure_t *buckets[BUCKETS];
-  hlo_graph_t *graph;     /* the graph rebuilt; changes places with the job's */
+  hlo_graph_t *graph; /* the graph rebuilt; changes places with the job's */
 };
 
 static torus_status_t no_memory(void) {
@@ -100,10 +100,13 @@ static structure_t *find(torus_bounds_t *bounds, const hlo_shapes_t *shapes) {
   return s;
 }
 
-static size_t size_bytes(const hlo_shapes_t *shapes) { return shapes->size_count * sizeof(int64_t); }
+static size_t size_bytes(const hlo_shapes_t *shapes) {
+  return shapes->size_count * sizeof(int64_t);
+}
 
 /* Takes over |shapes|. */
-static torus_status_t add(torus_bounds_t *bounds, hlo_shapes_t *shapes, structure_t **out_structure) {
+static torus_status_t add(torus_bounds_t *bounds, hlo_shapes_t *shapes,
+                          structure_t **out_structure) {
   structure_t *s = torus_alloc(sizeof *s);
   if (s == NULL) return no_memory();
   s->last = torus_alloc(size_bytes(shapes) + 1);
@@ -243,8 +246,8 @@ static torus_status_t rebuild(torus_bounds_t *bounds, torus_job_t *job, const st
                               char *reason) {
   const size_t inputs = job->window.input_count;
   void *block;
-  TORUS_TRY(torus_try_alloc((inputs + 1) * sizeof(torus_value_t *) + job->output_count * sizeof(hlo_t),
-                            &block));
+  TORUS_TRY(torus_try_alloc(
+      (inputs + 1) * sizeof(torus_value_t *) + job->output_count * sizeof(hlo_t), &block));
   rebuilding_t r = {.job = job, .padded = block, .may_pad = s != NULL};
   torus_status_t status = bind(bounds, &r, s, (hlo_t *)(r.padded + inputs + 1), reason);
   for (size_t i = 0; i < inputs; ++i) torus_value_release(r.padded[i]);
@@ -280,10 +283,10 @@ static void explain(const torus_bounds_t *bounds, const structure_t *s) {
   size_t i = 0;
   while (i < s->first.size_count && (s->classes[i] == 0 || s->first.sizes[i] == s->last[i])) i += 1;
   if (i == s->first.size_count) return;
-  torus_explain_say(bounds->engine->explain, TORUS_TRIGGER_SIZE,
-                    "a size changes: %lld -> %lld; run-time argument from now on, one program up to %lld",
-                    (long long)s->first.sizes[i], (long long)s->last[i],
-                    (long long)hlo_bound_size(s->last[i]));
+  torus_explain_say(
+      bounds->engine->explain, TORUS_TRIGGER_SIZE,
+      "a size changes: %lld -> %lld; run-time argument from now on, one program up to %lld",
+      (long long)s->first.sizes[i], (long long)s->last[i], (long long)hlo_bound_size(s->last[i]));
 }
 
 static torus_status_t apply(torus_bounds_t *bounds, torus_job_t *job, bool has_padded,

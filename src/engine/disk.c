@@ -75,8 +75,8 @@ static torus_status_t check_folder(const char *path) {
   return TORUS_OK;
 }
 
-torus_status_t torus_disk_cache_create(const char *folder, int64_t limit_bytes, const char *identity,
-                                       torus_disk_cache_t **out_disk) {
+torus_status_t torus_disk_cache_create(const char *folder, int64_t limit_bytes,
+                                       const char *identity, torus_disk_cache_t **out_disk) {
   *out_disk = NULL;
   TORUS_TRY(make_folders(folder));
   TORUS_TRY(check_folder(folder));

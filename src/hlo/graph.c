@@ -90,7 +90,8 @@ void hlo_graph_adopt_marks(hlo_graph_t *g, hlo_graph_t *from) {
   const size_t own_capacity = g->mark_capacity;
   size_t kept = 0;
   for (size_t i = 0; i < from->mark_count; i++) {
-    const size_t end = i + 1 < from->mark_count ? (size_t)from->marks[i + 1].first : from->node_count;
+    const size_t end =
+        i + 1 < from->mark_count ? (size_t)from->marks[i + 1].first : from->node_count;
     if ((size_t)from->marks[i].first != end) from->marks[kept++] = from->marks[i];
   }
   for (size_t i = 0; i < kept; i++) from->marks[i].first = -(hlo_t)(kept - i);
@@ -106,8 +107,10 @@ const hlo_mark_t *hlo_graph_mark_of(const hlo_graph_t *g, hlo_t x) {
   size_t low = 0, high = g->mark_count; /* marks below |low| begin at or before x */
   while (low < high) {
     const size_t middle = low + (high - low) / 2;
-    if (g->marks[middle].first <= x) low = middle + 1;
-    else high = middle;
+    if (g->marks[middle].first <= x)
+      low = middle + 1;
+    else
+      high = middle;
   }
   return low > 0 && g->marks[0].first >= 0 ? &g->marks[low - 1] : NULL;
 }
@@ -378,12 +381,12 @@ int hlo_shape(const hlo_graph_t *g, hlo_t x, int64_t *out_dims) {
 
 static bool moves_elements(int op) {
   switch (op) {
-    case HLO_OP_BROADCAST:
-    case HLO_OP_TRANSPOSE:
-    case HLO_OP_RESHAPE:
-    case HLO_OP_SLICE:
-    case HLO_OP_CONVERT: return true;
-    default: return false;
+  case HLO_OP_BROADCAST:
+  case HLO_OP_TRANSPOSE:
+  case HLO_OP_RESHAPE:
+  case HLO_OP_SLICE:
+  case HLO_OP_CONVERT: return true;
+  default: return false;
   }
 }
 

@@ -7,7 +7,8 @@
 
 /* ---- memory order of results ---- */
 
-/* Stride with which a tensor argument walks dimension |d| of the result: 0 where it is broadcast. */
+/* Stride with which a tensor argument walks dimension |d| of the result: 0 where it is broadcast.
+ */
 static int64_t walk(const torus_view_t *view, int rank, int d) {
   const int own = d - (rank - view->rank);
   return own < 0 || view->sizes[own] == 1 ? 0 : view->strides[own];
@@ -98,7 +99,8 @@ static bool choose_order(const torus_request_t *request, int rank, const int64_t
   int count = tensor_arguments(request, views, 16, &all_row_major);
   if (all_row_major || count == 0) return false;
   if (flags & TORUS_OP_KEEP_FORMAT) {
-    if ((rank != 4 && rank != 5) || views[0]->rank != rank || !is_channels_last(views[0])) return false;
+    if ((rank != 4 && rank != 5) || views[0]->rank != rank || !is_channels_last(views[0]))
+      return false;
     channels_last_order(rank, order);
     return true;
   }
@@ -151,7 +153,8 @@ static torus_status_t make_results(torus_call_t *call) {
   const size_t wanted = (size_t)call->result_count;
   if (wanted > device->result_capacity) {
     torus_result_t *bigger = torus_realloc(device->results, wanted * sizeof *bigger);
-    if (bigger == NULL) return torus_status_make(TORUS_STATUS_RESOURCE_EXHAUSTED, "out of host memory");
+    if (bigger == NULL)
+      return torus_status_make(TORUS_STATUS_RESOURCE_EXHAUSTED, "out of host memory");
     device->results = bigger;
     device->result_capacity = wanted;
   }
@@ -167,7 +170,8 @@ static torus_status_t make_results(torus_call_t *call) {
 static torus_status_t apply_write(torus_call_t *call, const torus_call_write_t *write) {
   const torus_view_t *view = &call->request->args[write->arg].as.views[write->element];
   int64_t sizes[TORUS_MAX_RANK], strides[TORUS_MAX_RANK];
-  if (view->storage == NULL) return torus_status_make(TORUS_STATUS_UNIMPLEMENTED, "writes to the CPU");
+  if (view->storage == NULL)
+    return torus_status_make(TORUS_STATUS_UNIMPLEMENTED, "writes to the CPU");
   const int rank = hlo_shape(call->graph, write->node, sizes);
   int64_t stride = 1;
   for (int d = rank; d-- > 0; stride *= sizes[d]) strides[d] = stride;
@@ -198,14 +202,14 @@ static torus_status_t apply_writes(torus_call_t *call) {
  * Content-defined chunking: Muthitacharoen, Chen, Mazieres, "A low-bandwidth network file system",
  * SOSP 2001. */
 enum {
-  LEAST_IN_LOOP = 16,   /* operators of a window that ends where its loop comes round ... */
-  LEAST_HEAVY = 2,      /* ... with so many products; cheap loops go on to LEAST_CHEAP ... */
+  LEAST_IN_LOOP = 16, /* operators of a window that ends where its loop comes round ... */
+  LEAST_HEAVY = 2,    /* ... with so many products; cheap loops go on to LEAST_CHEAP ... */
   LEAST_CHEAP = 256,
-  SHORT_LOOP = 12,      /* ... and turns of fewer operators than this to LEAST_SHORT */
+  SHORT_LOOP = 12, /* ... and turns of fewer operators than this to LEAST_SHORT */
   LEAST_SHORT = 160,
   LEAST_BY_HASH = 24,
   MOST_CHEAP = 1024,
-  ROLLING_SHIFT = 5,    /* the rolling hash forgets an operator after 64 / 5 others */
+  ROLLING_SHIFT = 5, /* the rolling hash forgets an operator after 64 / 5 others */
 };
 
 /* One hash in |mask| + 1 passes; the mask halves each time |count| doubles past |least|. */
@@ -249,8 +253,8 @@ static torus_status_t cut_if_due(torus_engine_t *engine, const torus_request_t *
 /* ---- numbers that change ---- */
 
 /* A learning rate, a step count, the start of a slice: where the same place in the stream brought
- * another number last time, the number is an argument of the next program from the start, instead of
- * costing one program with it built in and a second without. */
+ * another number last time, the number is an argument of the next program from the start, instead
+ * of costing one program with it built in and a second without. */
 static void note_number(torus_device_t *device, hlo_graph_t *g, uint64_t place, size_t index) {
   torus_soft_memory_t *memory = &device->soft_memory[place >> 40 & (TORUS_SOFT_MEMORIES - 1)];
   const int64_t bits = hlo_graph_soft_bits(g, index);
@@ -301,7 +305,8 @@ torus_status_t torus_engine_call(torus_engine_t *engine, const torus_request_t *
   hlo_graph_mark(call.graph, request->op->name, request->place.code, request->place.instruction);
   request->op->lower(&call, call.graph);
   torus_status_t status = finish(&call);
-  if (status == TORUS_OK && device->window.serial == serial) note_numbers(device, call.graph, softs);
+  if (status == TORUS_OK && device->window.serial == serial)
+    note_numbers(device, call.graph, softs);
   if (status != TORUS_OK && device->window.serial == serial) device->window.check_count = checks;
   *out_results = device->results;
   *out_result_count = status == TORUS_OK ? call.result_count : 0;

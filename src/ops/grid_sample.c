@@ -2,8 +2,8 @@
 /* Sampling an image at the points of a grid (torch.nn.functional.grid_sample), 2-D and 3-D.
  *
  * Along each dimension a point reads 1 (nearest), 2 (linear) or 4 (cubic) taps; their products over
- * the dimensions are the corners. A tap has an index, a weight, the derivative of that weight by the
- * grid coordinate, and a flag whether it lies inside, all of shape (N, P) for P points. */
+ * the dimensions are the corners. A tap has an index, a weight, the derivative of that weight by
+ * the grid coordinate, and a flag whether it lies inside, all of shape (N, P) for P points. */
 #include "ops/spatial.h"
 
 enum { MODE_LINEAR, MODE_NEAREST, MODE_CUBIC };
@@ -17,7 +17,7 @@ typedef struct grid {
   torus_call_t *call;
   hlo_graph_t *g;
   torus_dtype_t wide;
-  int spatial, input;                       /* input: position of the image, the grid follows */
+  int spatial, input; /* input: position of the image, the grid follows */
   int64_t mode, padding, batch, channels, points, size[3]; /* sizes in the image's order */
   bool align;
   int taps;
@@ -138,8 +138,10 @@ static void make_taps(grid_t *s) {
       continue;
     }
     c = pad_coordinate(s, c, k);
-    if (s->mode == MODE_LINEAR) linear_taps(s, k, c);
-    else nearest_tap(s, k, c);
+    if (s->mode == MODE_LINEAR)
+      linear_taps(s, k, c);
+    else
+      nearest_tap(s, k, c);
   }
 }
 

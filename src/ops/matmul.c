@@ -7,7 +7,8 @@
 static bool same_dtype(torus_call_t *call, int i, int j) {
   torus_dtype_t a = op_tensor_dtype(call, i), b = op_tensor_dtype(call, j);
   bool fits = a == b && a != TORUS_DTYPE_BOOL;
-  if (!fits) op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "products need two numeric types that agree");
+  if (!fits)
+    op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "products need two numeric types that agree");
   return fits;
 }
 
@@ -82,8 +83,8 @@ static hlo_t scaled(torus_call_t *call, hlo_graph_t *g, hlo_t x, int factor) {
   return hlo_multiply(g, x, op_scalar(call, factor, hlo_dtype(g, x)));
 }
 
-/* A zero beta drops self altogether, NaN included, as BLAS does. Integer tensors cut the fraction of
- * their factors off. */
+/* A zero beta drops self altogether, NaN included, as BLAS does. Integer tensors cut the fraction
+ * of their factors off. */
 static hlo_t add_scaled(torus_call_t *call, hlo_graph_t *g, hlo_t sum, int beta, int alpha) {
   int64_t dims[TORUS_MAX_RANK] = {0};
   int rank = hlo_shape(g, sum, dims);

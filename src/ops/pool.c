@@ -4,10 +4,10 @@
 
 typedef struct pool {
   torus_call_t *call;
-  int spatial, rank, input;                /* input: position of the pooled tensor */
-  int kernel, stride, padding, dilation;   /* argument positions; dilation -1: none */
+  int spatial, rank, input;              /* input: position of the pooled tensor */
+  int kernel, stride, padding, dilation; /* argument positions; dilation -1: none */
   bool ceil_mode;
-  int64_t out[3];                          /* places of the window */
+  int64_t out[3]; /* places of the window */
 } pool_t;
 
 static int64_t kernel_of(const pool_t *p, int k) { return op_ints_at(p->call, p->kernel, k); }
@@ -34,7 +34,8 @@ static int64_t reach_of(const pool_t *p, int k) {
   return dilation_of(p, k) * (kernel_of(p, k) - 1) + 1;
 }
 
-/* In ceil mode the last window may hang over, but must start inside the input or its left padding. */
+/* In ceil mode the last window may hang over, but must start inside the input or its left padding.
+ */
 static int64_t window_places(const pool_t *p, int k) {
   int64_t stride = stride_of(p, k), room = size_of(p, k) + 2 * padding_of(p, k) - reach_of(p, k);
   if (room < 0 && !(p->ceil_mode && room + stride - 1 >= 0)) return 0;
@@ -53,9 +54,15 @@ static bool pool_fits(const pool_t *p) {
 /* |kernel| is the position of the kernel size; stride and padding follow. */
 static pool_t read_pool(torus_call_t *call, int spatial, int input, int kernel, int dilation,
                         bool ceil_mode) {
-  pool_t p = {.call = call, .spatial = spatial, .rank = op_tensor_rank(call, input),
-              .input = input, .kernel = kernel, .stride = kernel + 1, .padding = kernel + 2,
-              .dilation = dilation, .ceil_mode = ceil_mode};
+  pool_t p = {.call = call,
+              .spatial = spatial,
+              .rank = op_tensor_rank(call, input),
+              .input = input,
+              .kernel = kernel,
+              .stride = kernel + 1,
+              .padding = kernel + 2,
+              .dilation = dilation,
+              .ceil_mode = ceil_mode};
   bool fits = pool_fits(&p);
   for (int k = 0; fits && k < spatial; k++) {
     p.out[k] = window_places(&p, k);
@@ -75,8 +82,8 @@ static hlo_window_t window_of(const pool_t *p) {
     w.stride[dim] = stride_of(p, k);
     w.dilation[dim] = dilation_of(p, k);
     w.low[dim] = padding_of(p, k);
-    w.high[dim] = positive((p->out[k] - 1) * w.stride[dim] + reach_of(p, k) - size_of(p, k) -
-                           w.low[dim]);
+    w.high[dim] =
+        positive((p->out[k] - 1) * w.stride[dim] + reach_of(p, k) - size_of(p, k) - w.low[dim]);
   }
   return w;
 }
@@ -157,8 +164,8 @@ static void max_unpool(torus_call_t *call, hlo_graph_t *g, int spatial) {
     if (i >= first) plane *= dims[i];
   }
   hlo_t indices = op_check_index(call, op_tensor(call, 1), 0, plane, first);
-  op_return(call, 0, put_in_planes(g, HLO_SCATTER_SET, op_tensor(call, 0), indices, rank, dims,
-                                   first));
+  op_return(call, 0,
+            put_in_planes(g, HLO_SCATTER_SET, op_tensor(call, 0), indices, rank, dims, first));
 }
 
 TORUS_OP(max_unpool2d, "max_unpool2d", TORUS_OP_KEEP_FORMAT) { max_unpool(call, g, 2); }
@@ -184,8 +191,8 @@ static average_t read_average(torus_call_t *call, int i) {
 static hlo_t window_counts(const pool_t *p, hlo_graph_t *g, bool include_padding, int k) {
   torus_dtype_t i64 = TORUS_DTYPE_I64;
   int64_t pad = padding_of(p, k), size = size_of(p, k);
-  hlo_t start = hlo_multiply(g, spatial_iota(g, i64, p->out[k]),
-                             hlo_const_int(g, i64, stride_of(p, k)));
+  hlo_t start =
+      hlo_multiply(g, spatial_iota(g, i64, p->out[k]), hlo_const_int(g, i64, stride_of(p, k)));
   start = hlo_subtract(g, start, hlo_const_int(g, i64, pad));
   hlo_t end = hlo_add(g, start, hlo_const_int(g, i64, kernel_of(p, k)));
   end = hlo_minimum(g, end, hlo_const_int(g, i64, include_padding ? size + pad : size));

@@ -34,8 +34,10 @@ static bool is_smooth(filter_t f) { return f == SMOOTH_LINEAR || f == SMOOTH_CUB
 /* Rounded as PyTorch's kernels do, which hold it in the type they compute in. */
 static double scale_of(const resample_t *r, const axis_t *a, int k) {
   double given = op_double_or(r->call, r->scales + k, 0), scale;
-  if (r->align) scale = a->out > 1 ? (double)(a->in - 1) / (double)(a->out - 1) : 0;
-  else scale = given > 0 ? 1 / given : (double)a->in / (double)a->out;
+  if (r->align)
+    scale = a->out > 1 ? (double)(a->in - 1) / (double)(a->out - 1) : 0;
+  else
+    scale = given > 0 ? 1 / given : (double)a->in / (double)a->out;
   bool in_double = r->wide == TORUS_DTYPE_F64 && !is_nearest(r->filter);
   return in_double ? scale : (double)(float)scale;
 }
@@ -103,9 +105,9 @@ static taps_t cubic_taps(const resample_t *r, const axis_t *a) {
 }
 
 static taps_t taps_of(const resample_t *r, const axis_t *a) {
-  return is_nearest(r->filter)  ? nearest_taps(r, a)
+  return is_nearest(r->filter) ? nearest_taps(r, a)
          : r->filter == LINEAR ? linear_taps(r, a)
-                                : cubic_taps(r, a);
+                               : cubic_taps(r, a);
 }
 
 static hlo_t gather_taps(const resample_t *r, const axis_t *a, hlo_t x) {
@@ -139,10 +141,9 @@ static hlo_t taps_matrix(const resample_t *r, const axis_t *a) {
 static hlo_t smooth_kernel(const resample_t *r, hlo_t distance) {
   hlo_graph_t *g = r->g;
   hlo_t zero = hlo_const(g, r->wide, 0), one = hlo_const(g, r->wide, 1);
-  if (r->filter == SMOOTH_LINEAR)
-    return hlo_maximum(g, hlo_subtract(g, one, distance), zero);
-  hlo_t far = hlo_select(g, hlo_compare_f(g, HLO_LT, distance, 2),
-                         keys(g, distance, -0.5, false), zero);
+  if (r->filter == SMOOTH_LINEAR) return hlo_maximum(g, hlo_subtract(g, one, distance), zero);
+  hlo_t far =
+      hlo_select(g, hlo_compare_f(g, HLO_LT, distance, 2), keys(g, distance, -0.5, false), zero);
   return hlo_select(g, hlo_compare(g, HLO_LT, distance, one), keys(g, distance, -0.5, true), far);
 }
 
@@ -157,8 +158,8 @@ static hlo_t smooth_matrix(const resample_t *r, const axis_t *a) {
   hlo_t center = hlo_multiply_f(g, hlo_add_f(g, row, 0.5), a->scale);
   hlo_t first = hlo_floor(g, hlo_add_f(g, center, 0.5 - support));
   hlo_t end = hlo_floor(g, hlo_add_f(g, center, 0.5 + support));
-  hlo_t inside = hlo_and(g, hlo_compare(g, HLO_GE, column, first),
-                         hlo_compare(g, HLO_LT, column, end));
+  hlo_t inside =
+      hlo_and(g, hlo_compare(g, HLO_GE, column, first), hlo_compare(g, HLO_LT, column, end));
   hlo_t distance = hlo_subtract(g, hlo_add_f(g, column, 0.5), center);
   distance = hlo_abs(g, hlo_multiply_f(g, distance, 1 / stretch));
   hlo_t weight = hlo_select(g, inside, smooth_kernel(r, distance), hlo_const(g, r->wide, 0));
@@ -166,7 +167,8 @@ static hlo_t smooth_matrix(const resample_t *r, const axis_t *a) {
   return hlo_divide(g, weight, hlo_expand(g, sum, 2, dims));
 }
 
-/* Contracts dimension |dim| of x with |of| of the matrix; the matrix's other one takes its place. */
+/* Contracts dimension |dim| of x with |of| of the matrix; the matrix's other one takes its place.
+ */
 static hlo_t apply_matrix(const resample_t *r, const axis_t *a, hlo_t x, int of) {
   hlo_dot_dims_t dims = {.contract_count = 1, .lhs_contract = {a->dim}, .rhs_contract = {of}};
   hlo_t matrix = is_smooth(r->filter) ? smooth_matrix(r, a) : taps_matrix(r, a);
@@ -224,8 +226,8 @@ static resample_t read_resample(torus_call_t *call, hlo_graph_t *g, filter_t fil
 }
 
 static bool resample_fits(const resample_t *r) {
-  bool fits = op_tensor_rank(r->call, 0) == r->spatial + 2 &&
-              !torus_dtype_is_complex(r->dtype) && r->dtype != TORUS_DTYPE_BOOL;
+  bool fits = op_tensor_rank(r->call, 0) == r->spatial + 2 && !torus_dtype_is_complex(r->dtype) &&
+              r->dtype != TORUS_DTYPE_BOOL;
   for (int k = 0; fits && k < r->spatial; k++)
     fits = op_tensor_dim(r->call, 0, k + 2) > 0 && op_ints_at(r->call, 1, k) > 0;
   if (!fits) op_error(r->call, TORUS_STATUS_INVALID_ARGUMENT, "unexpected sizes to resample");

@@ -18,6 +18,7 @@ from torus.opinfo.judge import Plan, Verdict
 
 Row = dict[str, Any]
 
+_WORKER = [sys.executable, "-m", "torus.opinfo.worker"]
 # Compiled programs stay in a child's memory: it is replaced after this many operators.
 _OPERATORS_PER_CHILD = 200
 # What a child may take beyond the limit that it watches itself, stuck in native code; generous,
@@ -32,7 +33,7 @@ class _Child:
         settings = json.dumps({**dataclasses.asdict(plan), "seconds": seconds})
         self._patience = seconds + _GRACE_SECONDS
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "torus.opinfo.worker", settings],
+            [*_WORKER, settings],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
