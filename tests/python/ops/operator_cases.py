@@ -309,6 +309,27 @@ HAND = _hand()
 # it: the test that is about it.
 ELSEWHERE = {
     **dict.fromkeys(
+        ["fake_quantize_per_channel_affine_cachemask", "fake_quantize_per_tensor_affine_cachemask",
+         "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams"],
+        "test_remaining.py::test_fake_quantize",
+    ),
+    **dict.fromkeys(
+        ["_fake_quantize_learnable_per_channel_affine",
+         "_fake_quantize_learnable_per_channel_affine_backward",
+         "_fake_quantize_learnable_per_tensor_affine",
+         "_fake_quantize_learnable_per_tensor_affine_backward"],
+        "test_remaining.py::test_learnt_quantisation",
+    ),
+    **dict.fromkeys(
+        ["_jagged_to_padded_dense_forward", "_padded_dense_to_jagged_forward"],
+        "test_remaining.py::test_padding_of_rows",
+    ),
+    "_sample_dirichlet": "test_remaining.py::test_dirichlet",
+    "_standard_gamma": "test_remaining.py::test_gamma",
+    "_standard_gamma_grad": "test_remaining.py::test_gamma_gradient",
+    "binomial": "test_remaining.py::test_binomial",
+    "poisson": "test_remaining.py::test_poisson",
+    **dict.fromkeys(
         ["_amp_foreach_non_finite_check_and_unscale_", "_amp_update_scale_"],
         "test_optimizer.py::test_gradient_scaling",
     ),
