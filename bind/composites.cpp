@@ -2,6 +2,7 @@
 // Operators that only hand their arguments on to another form of themselves.
 #include <ATen/ops/_ctc_loss.h>
 #include <ATen/ops/_ctc_loss_backward.h>
+#include <ATen/ops/tensor_split.h>
 #include <torch/library.h>
 
 namespace torus {
@@ -31,9 +32,25 @@ Tensor ctc_loss_backward(const Tensor &grad, const Tensor &log_probs, const Tens
                                 numbers_of(target_lengths), loss, log_alpha, blank, zero_infinity);
 }
 
+// PyTorch wants the places on the CPU, because they decide sizes; ours are read first. One
+// computation serves autograd too: it is made of differentiable operators.
+std::vector<Tensor> tensor_split(const Tensor &self, const Tensor &places, int64_t dim) {
+  TORCH_CHECK(places.scalar_type() == at::kLong && places.dim() <= 1,
+              "tensor_split expected tensor_indices_or_sections to be a zero-dimensional or "
+              "one-dimensional tensor of dtype long, got ",
+              places.scalar_type(), " with ", places.dim(), " dimensions");
+  if (places.dim() == 0) return at::tensor_split(self, places.item<int64_t>(), dim);
+  return at::tensor_split(self, numbers_of(places), dim);
+}
+
 } // namespace
 
+TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, library) {
+  library.impl("tensor_split.tensor_indices_or_sections", tensor_split);
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  library.impl("tensor_split.tensor_indices_or_sections", tensor_split);
   library.impl("_ctc_loss.Tensor", ctc_loss);
   library.impl("_ctc_loss_backward.Tensor", ctc_loss_backward);
 }

@@ -4,6 +4,7 @@
 // functional one; their schemas say which arguments are written.
 #include "dispatch.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty_strided.h>
@@ -482,6 +483,14 @@ void reserve_random(void *context, int64_t count, uint64_t *out_seed, uint64_t *
       ->reserve(static_cast<uint64_t>(count), out_seed, out_offset);
 }
 
+torus_precision_t matmul_precision() {
+  switch (at::globalContext().float32MatmulPrecision()) {
+  case at::Float32MatmulPrecision::HIGHEST: return TORUS_PRECISION_HIGHEST;
+  case at::Float32MatmulPrecision::HIGH: return TORUS_PRECISION_HIGH;
+  default: return TORUS_PRECISION_MEDIUM;
+  }
+}
+
 class Kernel final : public c10::OperatorKernel {
 public:
   explicit Kernel(Record record) : record_(std::move(record)) {}
@@ -527,6 +536,7 @@ private:
     torus_request_t request{};
     request.op = record_.op;
     request.traits = record_.traits;
+    if (record_.traits.is_precise) request.precision = matmul_precision();
     request.device = converted.device;
     request.args = scratch.args.data();
     request.arg_count = static_cast<int>(count);

@@ -22,9 +22,8 @@ namespace torus {
 namespace {
 
 // Joining a group's threads with Python's lock held could wait for one that waits for the lock.
-template <typename T>
-class HolderWithoutGil {
- public:
+template <typename T> class HolderWithoutGil {
+public:
   HolderWithoutGil() = default;
   explicit HolderWithoutGil(T *raw) : held_(c10::intrusive_ptr<T>::unsafe_steal_from_new(raw)) {}
   HolderWithoutGil(c10::intrusive_ptr<T> held) : held_(std::move(held)) {}
@@ -39,12 +38,12 @@ class HolderWithoutGil {
   }
   T *get() const { return held_.get(); }
 
- private:
+private:
   c10::intrusive_ptr<T> held_;
 };
 
-}  // namespace
-}  // namespace torus
+} // namespace
+} // namespace torus
 
 PYBIND11_DECLARE_HOLDER_TYPE(T, torus::HolderWithoutGil<T>, true)
 
@@ -60,14 +59,17 @@ using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
 // Contiguous, and never the caller's own memory.
 Tensor host_copy(const Tensor &t) {
-  TORCH_CHECK(t.layout() == at::kStrided, "the process group moves dense tensors only, got one of layout ", t.layout());
+  TORCH_CHECK(t.layout() == at::kStrided,
+              "the process group moves dense tensors only, got one of layout ", t.layout());
   if (t.device().type() == kTpu) return fetch(t.detach()).resolve_conj().resolve_neg().contiguous();
   return t.detach().clone(at::MemoryFormat::Contiguous).resolve_conj().resolve_neg();
 }
 
 Tensor bytes_of(const Tensor &host) { return host.reshape({-1}).view(at::kByte); }
 
-Tensor empty_bytes(int64_t count) { return at::empty({count}, at::TensorOptions().dtype(at::kByte)); }
+Tensor empty_bytes(int64_t count) {
+  return at::empty({count}, at::TensorOptions().dtype(at::kByte));
+}
 
 int64_t byte_count(const Tensor &t) { return t.numel() * static_cast<int64_t>(t.element_size()); }
 
@@ -110,7 +112,8 @@ Tensor packed_bytes(const Tensors &tensors) {
 }
 
 bool have_one_size(const Tensors &tensors) {
-  return std::all_of(tensors.begin(), tensors.end(), [&](const Tensor &t) { return byte_count(t) == byte_count(tensors[0]); });
+  return std::all_of(tensors.begin(), tensors.end(),
+                     [&](const Tensor &t) { return byte_count(t) == byte_count(tensors[0]); });
 }
 
 // ---- names ----
@@ -135,13 +138,15 @@ void check_single(const Tensors &tensors, const char *what) {
 // Row counts as byte counts; no counts means equal parts.
 std::vector<int64_t> split_bytes(const Tensor &t, const std::vector<int64_t> &rows, int size) {
   if (rows.empty()) {
-    TORCH_CHECK_VALUE(t.dim() > 0 && t.size(0) % size == 0, "all_to_all: the first dimension of ", t.sizes(),
-                      " does not divide equally among ", size, " ranks");
+    TORCH_CHECK_VALUE(t.dim() > 0 && t.size(0) % size == 0, "all_to_all: the first dimension of ",
+                      t.sizes(), " does not divide equally among ", size, " ranks");
     return std::vector<int64_t>(size, byte_count(t) / size);
   }
-  TORCH_CHECK_VALUE(static_cast<int>(rows.size()) == size, "all_to_all: ", rows.size(), " split sizes for ", size, " ranks");
+  TORCH_CHECK_VALUE(static_cast<int>(rows.size()) == size, "all_to_all: ", rows.size(),
+                    " split sizes for ", size, " ranks");
   const int64_t sum = std::accumulate(rows.begin(), rows.end(), int64_t{0});
-  TORCH_CHECK_VALUE(sum == t.size(0), "all_to_all: split sizes add up to ", sum, ", the first dimension is ", t.size(0));
+  TORCH_CHECK_VALUE(sum == t.size(0), "all_to_all: split sizes add up to ", sum,
+                    ", the first dimension is ", t.size(0));
   const int64_t row = t.size(0) > 0 ? byte_count(t) / t.size(0) : 0;
   std::vector<int64_t> counts;
   for (const int64_t n : rows) counts.push_back(n * row);
@@ -157,16 +162,14 @@ struct HostOptions final : c10d::Backend::Options {
 };
 
 class HostGroup final : public c10d::Backend {
- public:
+public:
   // |aside| serves tensors of the host, so that a thread that exchanges objects does not get in
   // between the collectives of the device; null in that group itself.
   HostGroup(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_ptr<HostGroup> aside,
-            const c10::intrusive_ptr<c10d::Store> &store, int rank, int size, std::string name, std::vector<int64_t> ranks)
-      : Backend(rank, size),
-        host_(std::move(host)),
-        aside_(std::move(aside)),
-        name_(std::move(name)),
-        ranks_(std::move(ranks)),
+            const c10::intrusive_ptr<c10d::Store> &store, int rank, int size, std::string name,
+            std::vector<int64_t> ranks)
+      : Backend(rank, size), host_(std::move(host)), aside_(std::move(aside)),
+        name_(std::move(name)), ranks_(std::move(ranks)),
         watch_(std::make_shared<GroupWatch>(store, rank, ranks_)) {
     init();
   }
@@ -201,21 +204,32 @@ class HostGroup final : public c10d::Backend {
 
   WorkPtr broadcast(Tensors &tensors, const c10d::BroadcastOptions &opts) override;
   WorkPtr allreduce(Tensors &tensors, const c10d::AllreduceOptions &opts) override;
-  WorkPtr allreduce_coalesced(Tensors &tensors, const c10d::AllreduceCoalescedOptions &opts) override {
+  WorkPtr allreduce_coalesced(Tensors &tensors,
+                              const c10d::AllreduceCoalescedOptions &opts) override {
     return allreduce(tensors, opts);
   }
   WorkPtr reduce(Tensors &tensors, const c10d::ReduceOptions &opts) override;
-  WorkPtr allgather(std::vector<Tensors> &outputs, Tensors &inputs, const c10d::AllgatherOptions &opts) override;
-  WorkPtr _allgather_base(Tensor &output, Tensor &input, const c10d::AllgatherOptions &opts) override;
-  WorkPtr allgather_coalesced(std::vector<Tensors> &outputs, Tensors &inputs, const c10d::AllgatherOptions &opts) override;
-  WorkPtr allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inputs, const c10d::AllgatherOptions &opts) override;
-  WorkPtr gather(std::vector<Tensors> &outputs, Tensors &inputs, const c10d::GatherOptions &opts) override;
-  WorkPtr scatter(Tensors &outputs, std::vector<Tensors> &inputs, const c10d::ScatterOptions &opts) override;
-  WorkPtr reduce_scatter(Tensors &outputs, std::vector<Tensors> &inputs, const c10d::ReduceScatterOptions &opts) override;
-  WorkPtr _reduce_scatter_base(Tensor &output, Tensor &input, const c10d::ReduceScatterOptions &opts) override;
-  WorkPtr reduce_scatter_tensor_coalesced(Tensors &outputs, Tensors &inputs, const c10d::ReduceScatterOptions &opts) override;
+  WorkPtr allgather(std::vector<Tensors> &outputs, Tensors &inputs,
+                    const c10d::AllgatherOptions &opts) override;
+  WorkPtr _allgather_base(Tensor &output, Tensor &input,
+                          const c10d::AllgatherOptions &opts) override;
+  WorkPtr allgather_coalesced(std::vector<Tensors> &outputs, Tensors &inputs,
+                              const c10d::AllgatherOptions &opts) override;
+  WorkPtr allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inputs,
+                                          const c10d::AllgatherOptions &opts) override;
+  WorkPtr gather(std::vector<Tensors> &outputs, Tensors &inputs,
+                 const c10d::GatherOptions &opts) override;
+  WorkPtr scatter(Tensors &outputs, std::vector<Tensors> &inputs,
+                  const c10d::ScatterOptions &opts) override;
+  WorkPtr reduce_scatter(Tensors &outputs, std::vector<Tensors> &inputs,
+                         const c10d::ReduceScatterOptions &opts) override;
+  WorkPtr _reduce_scatter_base(Tensor &output, Tensor &input,
+                               const c10d::ReduceScatterOptions &opts) override;
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors &outputs, Tensors &inputs,
+                                          const c10d::ReduceScatterOptions &opts) override;
   WorkPtr alltoall_base(Tensor &output, Tensor &input, std::vector<int64_t> &output_splits,
-                        std::vector<int64_t> &input_splits, const c10d::AllToAllOptions &opts) override;
+                        std::vector<int64_t> &input_splits,
+                        const c10d::AllToAllOptions &opts) override;
   WorkPtr alltoall(Tensors &outputs, Tensors &inputs, const c10d::AllToAllOptions &opts) override;
   WorkPtr send(Tensors &tensors, int peer, int tag) override;
   WorkPtr recv(Tensors &tensors, int peer, int tag) override;
@@ -237,29 +251,37 @@ class HostGroup final : public c10d::Backend {
     if (aside_) works.push_back(aside_->endCoalescing());
     return c10::make_intrusive<WorkList>(std::move(works));
   }
-  c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store> &store, const std::vector<int> &ranks,
+  c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store> &store,
+                                    const std::vector<int> &ranks,
                                     const c10::intrusive_ptr<Options> &opts) override;
 
- private:
+private:
   // The group that serves these tensors, if it is not this one.
-  HostGroup *other_for(const Tensor &t) const { return aside_ && t.is_cpu() ? aside_.get() : nullptr; }
-  HostGroup *other_for(const Tensors &tensors) const { return tensors.empty() ? nullptr : other_for(tensors[0]); }
+  HostGroup *other_for(const Tensor &t) const {
+    return aside_ && t.is_cpu() ? aside_.get() : nullptr;
+  }
+  HostGroup *other_for(const Tensors &tensors) const {
+    return tensors.empty() ? nullptr : other_for(tensors[0]);
+  }
   WorkPtr started(WorkPtr work) {
     if (coalesced_) coalesced_->push_back(work);
     return work;
   }
   template <typename Launch>
-  WorkPtr collective(OpType op, const char *what, const Tensors &shown, const Tensors &outputs, Launch launch,
-                     Deliver after);
+  WorkPtr collective(OpType op, const char *what, const Tensors &shown, const Tensors &outputs,
+                     Launch launch, Deliver after);
   // Each rank sends |send_counts| bytes of |input| to the others and gets |receive_counts|.
   WorkPtr exchange(OpType op, const char *what, const Tensors &outputs, const Tensor &packed,
                    std::vector<int64_t> receive_counts, std::vector<int64_t> send_counts,
                    std::chrono::milliseconds timeout);
   WorkPtr gather_uneven(Tensors &outputs, const Tensor &input, std::chrono::milliseconds timeout);
-  WorkPtr scatter_reduced(OpType op, const char *what, const Tensors &outputs, const std::vector<Tensors> &inputs,
+  WorkPtr scatter_reduced(OpType op, const char *what, const Tensors &outputs,
+                          const std::vector<Tensors> &inputs,
                           const c10d::ReduceScatterOptions &opts);
-  WorkPtr with_peer(OpType op, const std::string &what, Tensors &tensors, WorkPtr host, Deliver after);
-  WorkLabel label(OpType op, const std::string &what, const Tensors &tensors, uint64_t number) const;
+  WorkPtr with_peer(OpType op, const std::string &what, Tensors &tensors, WorkPtr host,
+                    Deliver after);
+  WorkLabel label(OpType op, const std::string &what, const Tensors &tensors,
+                  uint64_t number) const;
 
   c10::intrusive_ptr<c10d::Backend> host_;
   c10::intrusive_ptr<HostGroup> aside_;
@@ -271,7 +293,8 @@ class HostGroup final : public c10d::Backend {
   std::map<std::string, int> parts_;
 };
 
-WorkLabel HostGroup::label(OpType op, const std::string &what, const Tensors &tensors, uint64_t number) const {
+WorkLabel HostGroup::label(OpType op, const std::string &what, const Tensors &tensors,
+                           uint64_t number) const {
   WorkLabel label;
   label.op = op;
   label.number = number;
@@ -285,8 +308,8 @@ WorkLabel HostGroup::label(OpType op, const std::string &what, const Tensors &te
 }
 
 template <typename Launch>
-WorkPtr HostGroup::collective(OpType op, const char *what, const Tensors &shown, const Tensors &outputs, Launch launch,
-                              Deliver after) {
+WorkPtr HostGroup::collective(OpType op, const char *what, const Tensors &shown,
+                              const Tensors &outputs, Launch launch, Deliver after) {
   WorkLabel about = label(op, what, shown, ++number_);
   watch_->enter(about.number, about.name);
   Works works;
@@ -296,7 +319,8 @@ WorkPtr HostGroup::collective(OpType op, const char *what, const Tensors &shown,
     watch_->leave();
     throw;
   }
-  return started(HostWork::start(std::move(about), std::move(works), outputs, std::move(after), watch_));
+  return started(
+      HostWork::start(std::move(about), std::move(works), outputs, std::move(after), watch_));
 }
 
 // ---- moving ----
@@ -309,14 +333,17 @@ WorkPtr HostGroup::broadcast(Tensors &tensors, const c10d::BroadcastOptions &opt
   Tensors bytes{is_root ? packed_bytes(tensors) : empty_bytes(byte_count(tensors))};
   c10d::BroadcastOptions own = opts;
   own.rootTensor = 0;
-  return collective(OpType::BROADCAST, "broadcast", tensors, tensors,
-                    [&] { return bytes[0].numel() > 0 ? Works{host_->broadcast(bytes, own)} : Works{}; },
-                    is_root ? Deliver{} : [bytes, tensors] { deliver_bytes(bytes[0], tensors); });
+  return collective(
+      OpType::BROADCAST, "broadcast", tensors, tensors,
+      [&] { return bytes[0].numel() > 0 ? Works{host_->broadcast(bytes, own)} : Works{}; },
+      is_root ? Deliver{} : [bytes, tensors] { deliver_bytes(bytes[0], tensors); });
 }
 
-WorkPtr HostGroup::gather_uneven(Tensors &outputs, const Tensor &input, std::chrono::milliseconds timeout) {
-  TORCH_CHECK_VALUE(byte_count(outputs[rank_]) == byte_count(input), "all_gather: this rank's output ",
-                    outputs[rank_].sizes(), " does not fit its input ", input.sizes());
+WorkPtr HostGroup::gather_uneven(Tensors &outputs, const Tensor &input,
+                                 std::chrono::milliseconds timeout) {
+  TORCH_CHECK_VALUE(byte_count(outputs[rank_]) == byte_count(input),
+                    "all_gather: this rank's output ", outputs[rank_].sizes(),
+                    " does not fit its input ", input.sizes());
   Tensors parts;
   for (int r = 0; r < size_; ++r) {
     parts.push_back(r == rank_ ? bytes_of(host_copy(input)) : empty_bytes(byte_count(outputs[r])));
@@ -338,35 +365,41 @@ WorkPtr HostGroup::gather_uneven(Tensors &outputs, const Tensor &input, std::chr
   });
 }
 
-WorkPtr HostGroup::allgather(std::vector<Tensors> &outputs, Tensors &inputs, const c10d::AllgatherOptions &opts) {
+WorkPtr HostGroup::allgather(std::vector<Tensors> &outputs, Tensors &inputs,
+                             const c10d::AllgatherOptions &opts) {
   if (HostGroup *other = other_for(inputs)) return other->allgather(outputs, inputs, opts);
   const PlainDispatch plain;
   check_single(inputs, "all_gather");
-  TORCH_CHECK_VALUE(outputs.size() == 1 && static_cast<int>(outputs[0].size()) == size_, "all_gather needs one output for each of the ",
-                    size_, " ranks");
+  TORCH_CHECK_VALUE(outputs.size() == 1 && static_cast<int>(outputs[0].size()) == size_,
+                    "all_gather needs one output for each of the ", size_, " ranks");
   Tensors list = outputs[0];
   if (!have_one_size(list)) return gather_uneven(list, inputs[0], opts.timeout);
-  TORCH_CHECK_VALUE(byte_count(list[0]) == byte_count(inputs[0]), "all_gather: outputs of ", list[0].sizes(), " for an input of ",
-                    inputs[0].sizes());
+  TORCH_CHECK_VALUE(byte_count(list[0]) == byte_count(inputs[0]), "all_gather: outputs of ",
+                    list[0].sizes(), " for an input of ", inputs[0].sizes());
   Tensor from = packed_bytes(inputs), to = empty_bytes(byte_count(list));
-  return collective(OpType::ALLGATHER, "all_gather", inputs, list,
-                    [&] { return to.numel() > 0 ? Works{host_->_allgather_base(to, from, opts)} : Works{}; },
-                    [to, list] { deliver_bytes(to, list); });
+  return collective(
+      OpType::ALLGATHER, "all_gather", inputs, list,
+      [&] { return to.numel() > 0 ? Works{host_->_allgather_base(to, from, opts)} : Works{}; },
+      [to, list] { deliver_bytes(to, list); });
 }
 
-WorkPtr HostGroup::_allgather_base(Tensor &output, Tensor &input, const c10d::AllgatherOptions &opts) {
+WorkPtr HostGroup::_allgather_base(Tensor &output, Tensor &input,
+                                   const c10d::AllgatherOptions &opts) {
   Tensors outputs{output}, inputs{input};
   return allgather_into_tensor_coalesced(outputs, inputs, opts);
 }
 
 WorkPtr HostGroup::allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inputs,
                                                    const c10d::AllgatherOptions &opts) {
-  if (HostGroup *other = other_for(inputs)) return other->allgather_into_tensor_coalesced(outputs, inputs, opts);
+  if (HostGroup *other = other_for(inputs))
+    return other->allgather_into_tensor_coalesced(outputs, inputs, opts);
   const PlainDispatch plain;
-  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "all_gather_into_tensor: ", outputs.size(), " outputs for ", inputs.size(), " inputs");
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "all_gather_into_tensor: ", outputs.size(),
+                    " outputs for ", inputs.size(), " inputs");
   Tensors from, to;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    TORCH_CHECK_VALUE(byte_count(outputs[i]) == size_ * byte_count(inputs[i]), "all_gather_into_tensor: an output of ", outputs[i].sizes(),
+    TORCH_CHECK_VALUE(byte_count(outputs[i]) == size_ * byte_count(inputs[i]),
+                      "all_gather_into_tensor: an output of ", outputs[i].sizes(),
                       " for inputs of ", inputs[i].sizes(), " from ", size_, " ranks");
     from.push_back(bytes_of(host_copy(inputs[i])));
     to.push_back(empty_bytes(byte_count(outputs[i])));
@@ -378,16 +411,19 @@ WorkPtr HostGroup::allgather_into_tensor_coalesced(Tensors &outputs, Tensors &in
     }
     return works;
   };
-  return collective(OpType::_ALLGATHER_BASE, "all_gather_into_tensor", inputs, outputs, launch, [to, outputs] {
-    for (size_t i = 0; i < to.size(); ++i) deliver_bytes(to[i], {outputs[i]});
-  });
+  return collective(OpType::_ALLGATHER_BASE, "all_gather_into_tensor", inputs, outputs, launch,
+                    [to, outputs] {
+                      for (size_t i = 0; i < to.size(); ++i) deliver_bytes(to[i], {outputs[i]});
+                    });
 }
 
 // |outputs| holds one list of all inputs for each rank.
 WorkPtr HostGroup::allgather_coalesced(std::vector<Tensors> &outputs, Tensors &inputs,
                                        const c10d::AllgatherOptions &opts) {
-  if (HostGroup *other = other_for(inputs)) return other->allgather_coalesced(outputs, inputs, opts);
-  TORCH_CHECK_VALUE(static_cast<int>(outputs.size()) == size_, "all_gather_coalesced needs one list of outputs for each rank");
+  if (HostGroup *other = other_for(inputs))
+    return other->allgather_coalesced(outputs, inputs, opts);
+  TORCH_CHECK_VALUE(static_cast<int>(outputs.size()) == size_,
+                    "all_gather_coalesced needs one list of outputs for each rank");
   Works works;
   for (size_t i = 0; i < inputs.size(); ++i) {
     std::vector<Tensors> lists(1);
@@ -398,50 +434,59 @@ WorkPtr HostGroup::allgather_coalesced(std::vector<Tensors> &outputs, Tensors &i
   return c10::make_intrusive<WorkList>(std::move(works));
 }
 
-WorkPtr HostGroup::exchange(OpType op, const char *what, const Tensors &outputs, const Tensor &packed,
-                            std::vector<int64_t> receive_counts, std::vector<int64_t> send_counts,
-                            std::chrono::milliseconds timeout) {
+WorkPtr HostGroup::exchange(OpType op, const char *what, const Tensors &outputs,
+                            const Tensor &packed, std::vector<int64_t> receive_counts,
+                            std::vector<int64_t> send_counts, std::chrono::milliseconds timeout) {
   Tensor from = packed;
-  Tensor to = empty_bytes(std::accumulate(receive_counts.begin(), receive_counts.end(), int64_t{0}));
+  Tensor to =
+      empty_bytes(std::accumulate(receive_counts.begin(), receive_counts.end(), int64_t{0}));
   c10d::AllToAllOptions opts;
   opts.timeout = timeout;
-  return collective(op, what, outputs, outputs,
-                    [&] { return Works{host_->alltoall_base(to, from, receive_counts, send_counts, opts)}; },
-                    [to, outputs] { deliver_bytes(to, outputs); });
+  return collective(
+      op, what, outputs, outputs,
+      [&] { return Works{host_->alltoall_base(to, from, receive_counts, send_counts, opts)}; },
+      [to, outputs] { deliver_bytes(to, outputs); });
 }
 
 WorkPtr HostGroup::alltoall_base(Tensor &output, Tensor &input, std::vector<int64_t> &output_splits,
-                                 std::vector<int64_t> &input_splits, const c10d::AllToAllOptions &opts) {
-  if (HostGroup *other = other_for(input)) return other->alltoall_base(output, input, output_splits, input_splits, opts);
+                                 std::vector<int64_t> &input_splits,
+                                 const c10d::AllToAllOptions &opts) {
+  if (HostGroup *other = other_for(input))
+    return other->alltoall_base(output, input, output_splits, input_splits, opts);
   const PlainDispatch plain;
   return exchange(OpType::ALLTOALL_BASE, "all_to_all_single", {output}, packed_bytes({input}),
-                  split_bytes(output, output_splits, size_), split_bytes(input, input_splits, size_), opts.timeout);
+                  split_bytes(output, output_splits, size_),
+                  split_bytes(input, input_splits, size_), opts.timeout);
 }
 
 WorkPtr HostGroup::alltoall(Tensors &outputs, Tensors &inputs, const c10d::AllToAllOptions &opts) {
   if (HostGroup *other = other_for(inputs)) return other->alltoall(outputs, inputs, opts);
   const PlainDispatch plain;
-  TORCH_CHECK_VALUE(static_cast<int>(inputs.size()) == size_ && static_cast<int>(outputs.size()) == size_,
+  TORCH_CHECK_VALUE(static_cast<int>(inputs.size()) == size_ &&
+                        static_cast<int>(outputs.size()) == size_,
                     "all_to_all needs one input and one output for each of the ", size_, " ranks");
-  return exchange(OpType::ALLTOALL, "all_to_all", outputs, packed_bytes(inputs), byte_counts(outputs),
-                  byte_counts(inputs), opts.timeout);
+  return exchange(OpType::ALLTOALL, "all_to_all", outputs, packed_bytes(inputs),
+                  byte_counts(outputs), byte_counts(inputs), opts.timeout);
 }
 
-WorkPtr HostGroup::gather(std::vector<Tensors> &outputs, Tensors &inputs, const c10d::GatherOptions &opts) {
+WorkPtr HostGroup::gather(std::vector<Tensors> &outputs, Tensors &inputs,
+                          const c10d::GatherOptions &opts) {
   if (HostGroup *other = other_for(inputs)) return other->gather(outputs, inputs, opts);
   const PlainDispatch plain;
   check_single(inputs, "gather");
   const bool is_root = opts.rootRank == rank_;
-  TORCH_CHECK_VALUE(!is_root || (outputs.size() == 1 && static_cast<int>(outputs[0].size()) == size_),
+  TORCH_CHECK_VALUE(!is_root ||
+                        (outputs.size() == 1 && static_cast<int>(outputs[0].size()) == size_),
                     "gather: the destination needs one output for each of the ", size_, " ranks");
   std::vector<int64_t> send(size_, 0), receive(size_, 0);
   send[opts.rootRank] = byte_count(inputs[0]);
   if (is_root) receive = byte_counts(outputs[0]);
-  return exchange(OpType::GATHER, "gather", is_root ? outputs[0] : Tensors{}, packed_bytes(inputs), receive, send,
-                  opts.timeout);
+  return exchange(OpType::GATHER, "gather", is_root ? outputs[0] : Tensors{}, packed_bytes(inputs),
+                  receive, send, opts.timeout);
 }
 
-WorkPtr HostGroup::scatter(Tensors &outputs, std::vector<Tensors> &inputs, const c10d::ScatterOptions &opts) {
+WorkPtr HostGroup::scatter(Tensors &outputs, std::vector<Tensors> &inputs,
+                           const c10d::ScatterOptions &opts) {
   if (HostGroup *other = other_for(outputs)) return other->scatter(outputs, inputs, opts);
   const PlainDispatch plain;
   check_single(outputs, "scatter");
@@ -451,8 +496,8 @@ WorkPtr HostGroup::scatter(Tensors &outputs, std::vector<Tensors> &inputs, const
   std::vector<int64_t> send(size_, 0), receive(size_, 0);
   receive[opts.rootRank] = byte_count(outputs[0]);
   if (is_root) send = byte_counts(inputs[0]);
-  return exchange(OpType::SCATTER, "scatter", outputs, is_root ? packed_bytes(inputs[0]) : empty_bytes(0), receive,
-                  send, opts.timeout);
+  return exchange(OpType::SCATTER, "scatter", outputs,
+                  is_root ? packed_bytes(inputs[0]) : empty_bytes(0), receive, send, opts.timeout);
 }
 
 // ---- reducing ----
@@ -477,9 +522,11 @@ WorkPtr HostGroup::allreduce(Tensors &tensors, const c10d::AllreduceOptions &opt
     }
     return works;
   };
-  return collective(OpType::ALLREDUCE, "all_reduce", tensors, tensors, launch, [plans, wires, tensors] {
-    for (size_t i = 0; i < wires.size(); ++i) deliver(plans[i].decode(wires[i]), tensors[i]);
-  });
+  return collective(OpType::ALLREDUCE, "all_reduce", tensors, tensors, launch,
+                    [plans, wires, tensors] {
+                      for (size_t i = 0; i < wires.size(); ++i)
+                        deliver(plans[i].decode(wires[i]), tensors[i]);
+                    });
 }
 
 WorkPtr HostGroup::reduce(Tensors &tensors, const c10d::ReduceOptions &opts) {
@@ -492,15 +539,19 @@ WorkPtr HostGroup::reduce(Tensors &tensors, const c10d::ReduceOptions &opts) {
   own.reduceOp = plan.host_op();
   own.rootTensor = 0;
   Deliver after;
-  if (opts.rootRank == rank_) after = [plan, wire, tensors] { deliver(plan.decode(wire[0]), tensors[0]); };
-  return collective(OpType::REDUCE, "reduce", tensors, tensors,
-                    [&] { return wire[0].numel() > 0 ? Works{host_->reduce(wire, own)} : Works{}; }, std::move(after));
+  if (opts.rootRank == rank_)
+    after = [plan, wire, tensors] { deliver(plan.decode(wire[0]), tensors[0]); };
+  return collective(
+      OpType::REDUCE, "reduce", tensors, tensors,
+      [&] { return wire[0].numel() > 0 ? Works{host_->reduce(wire, own)} : Works{}; },
+      std::move(after));
 }
 
 // |inputs[i]| are the parts for the ranks, in order, of the reduction whose own part is
 // |outputs[i]|. All parts are reduced everywhere: Gloo has nothing better for uneven ones.
 WorkPtr HostGroup::scatter_reduced(OpType op, const char *what, const Tensors &outputs,
-                                   const std::vector<Tensors> &inputs, const c10d::ReduceScatterOptions &opts) {
+                                   const std::vector<Tensors> &inputs,
+                                   const c10d::ReduceScatterOptions &opts) {
   std::vector<Reduction> plans;
   Tensors wires;
   std::vector<int64_t> starts;
@@ -528,7 +579,8 @@ WorkPtr HostGroup::scatter_reduced(OpType op, const char *what, const Tensors &o
   };
   return collective(op, what, outputs, outputs, launch, [plans, wires, starts, outputs] {
     for (size_t i = 0; i < wires.size(); ++i) {
-      deliver(plans[i].decode(wires[i].slice(0, starts[i], starts[i] + outputs[i].numel())), outputs[i]);
+      deliver(plans[i].decode(wires[i].slice(0, starts[i], starts[i] + outputs[i].numel())),
+              outputs[i]);
     }
   });
 }
@@ -538,36 +590,44 @@ WorkPtr HostGroup::reduce_scatter(Tensors &outputs, std::vector<Tensors> &inputs
   if (HostGroup *other = other_for(outputs)) return other->reduce_scatter(outputs, inputs, opts);
   const PlainDispatch plain;
   check_single(outputs, "reduce_scatter");
-  TORCH_CHECK_VALUE(inputs.size() == 1 && static_cast<int>(inputs[0].size()) == size_, "reduce_scatter needs one input for each of the ",
-                    size_, " ranks");
-  TORCH_CHECK_VALUE(inputs[0][rank_].numel() == outputs[0].numel(), "reduce_scatter: this rank's input ", inputs[0][rank_].sizes(),
+  TORCH_CHECK_VALUE(inputs.size() == 1 && static_cast<int>(inputs[0].size()) == size_,
+                    "reduce_scatter needs one input for each of the ", size_, " ranks");
+  TORCH_CHECK_VALUE(inputs[0][rank_].numel() == outputs[0].numel(),
+                    "reduce_scatter: this rank's input ", inputs[0][rank_].sizes(),
                     " does not fit its output ", outputs[0].sizes());
   return scatter_reduced(OpType::REDUCE_SCATTER, "reduce_scatter", outputs, inputs, opts);
 }
 
-WorkPtr HostGroup::_reduce_scatter_base(Tensor &output, Tensor &input, const c10d::ReduceScatterOptions &opts) {
+WorkPtr HostGroup::_reduce_scatter_base(Tensor &output, Tensor &input,
+                                        const c10d::ReduceScatterOptions &opts) {
   Tensors outputs{output}, inputs{input};
   return reduce_scatter_tensor_coalesced(outputs, inputs, opts);
 }
 
 WorkPtr HostGroup::reduce_scatter_tensor_coalesced(Tensors &outputs, Tensors &inputs,
                                                    const c10d::ReduceScatterOptions &opts) {
-  if (HostGroup *other = other_for(outputs)) return other->reduce_scatter_tensor_coalesced(outputs, inputs, opts);
+  if (HostGroup *other = other_for(outputs))
+    return other->reduce_scatter_tensor_coalesced(outputs, inputs, opts);
   const PlainDispatch plain;
-  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "reduce_scatter_tensor: ", outputs.size(), " outputs for ", inputs.size(), " inputs");
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "reduce_scatter_tensor: ", outputs.size(),
+                    " outputs for ", inputs.size(), " inputs");
   std::vector<Tensors> lists;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    TORCH_CHECK_VALUE(inputs[i].numel() == size_ * outputs[i].numel(), "reduce_scatter_tensor: an input of ", inputs[i].sizes(),
-                      " for outputs of ", outputs[i].sizes(), " on ", size_, " ranks");
+    TORCH_CHECK_VALUE(inputs[i].numel() == size_ * outputs[i].numel(),
+                      "reduce_scatter_tensor: an input of ", inputs[i].sizes(), " for outputs of ",
+                      outputs[i].sizes(), " on ", size_, " ranks");
     lists.push_back({inputs[i]});
   }
-  return scatter_reduced(OpType::_REDUCE_SCATTER_BASE, "reduce_scatter_tensor", outputs, lists, opts);
+  return scatter_reduced(OpType::_REDUCE_SCATTER_BASE, "reduce_scatter_tensor", outputs, lists,
+                         opts);
 }
 
 // ---- peers ----
 
-WorkPtr HostGroup::with_peer(OpType op, const std::string &what, Tensors &tensors, WorkPtr host, Deliver after) {
-  return started(c10::make_intrusive<PeerWork>(label(op, what, tensors, 0), std::move(host), tensors, std::move(after)));
+WorkPtr HostGroup::with_peer(OpType op, const std::string &what, Tensors &tensors, WorkPtr host,
+                             Deliver after) {
+  return started(c10::make_intrusive<PeerWork>(label(op, what, tensors, 0), std::move(host),
+                                               tensors, std::move(after)));
 }
 
 WorkPtr HostGroup::send(Tensors &tensors, int peer, int tag) {
@@ -584,8 +644,9 @@ WorkPtr HostGroup::recv(Tensors &tensors, int peer, int tag) {
   const PlainDispatch plain;
   check_single(tensors, "recv");
   Tensors bytes{empty_bytes(byte_count(tensors))};
-  return with_peer(OpType::RECV, "receive from rank " + std::to_string(ranks_.at(peer)) + " ", tensors,
-                   host_->recv(bytes, peer, tag), [bytes, tensors] { deliver_bytes(bytes[0], tensors); });
+  return with_peer(OpType::RECV, "receive from rank " + std::to_string(ranks_.at(peer)) + " ",
+                   tensors, host_->recv(bytes, peer, tag),
+                   [bytes, tensors] { deliver_bytes(bytes[0], tensors); });
 }
 
 WorkPtr HostGroup::recvAnysource(Tensors &tensors, int tag) {
@@ -593,7 +654,8 @@ WorkPtr HostGroup::recvAnysource(Tensors &tensors, int tag) {
   const PlainDispatch plain;
   check_single(tensors, "recv");
   Tensors bytes{empty_bytes(byte_count(tensors))};
-  return with_peer(OpType::RECVANYSOURCE, "receive from any rank ", tensors, host_->recvAnysource(bytes, tag),
+  return with_peer(OpType::RECVANYSOURCE, "receive from any rank ", tensors,
+                   host_->recvAnysource(bytes, tag),
                    [bytes, tensors] { deliver_bytes(bytes[0], tensors); });
 }
 
@@ -602,14 +664,17 @@ WorkPtr HostGroup::recvAnysource(Tensors &tensors, int tag) {
 WorkPtr HostGroup::barrier(const c10d::BarrierOptions &opts) {
   if (aside_ && opts.device && opts.device->is_cpu()) return aside_->barrier(opts);
   const PlainDispatch plain;
-  return collective(OpType::BARRIER, "barrier", {}, {}, [&] { return Works{host_->barrier(opts)}; }, Deliver{});
+  return collective(
+      OpType::BARRIER, "barrier", {}, {}, [&] { return Works{host_->barrier(opts)}; }, Deliver{});
 }
 
 using Timeout = std::chrono::milliseconds;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-c10::intrusive_ptr<HostGroup> create_lane(const StorePtr &parent, const char *prefix, int rank, int size, Timeout timeout,
-                                          const std::vector<int64_t> &ranks, const std::string &name,
+c10::intrusive_ptr<HostGroup> create_lane(const StorePtr &parent, const char *prefix, int rank,
+                                          int size, Timeout timeout,
+                                          const std::vector<int64_t> &ranks,
+                                          const std::string &name,
                                           c10::intrusive_ptr<HostGroup> aside) {
   const StorePtr store = c10::make_intrusive<c10d::PrefixStore>(prefix, parent);
   c10::intrusive_ptr<c10d::Backend> host;
@@ -618,11 +683,12 @@ c10::intrusive_ptr<HostGroup> create_lane(const StorePtr &parent, const char *pr
     const auto make = pybind11::module_::import("torch_tpu.distributed").attr("_host_transport");
     host = make(store, rank, size, timeout, ranks, name).cast<c10::intrusive_ptr<c10d::Backend>>();
   }
-  return c10::make_intrusive<HostGroup>(std::move(host), std::move(aside), store, rank, size, name, ranks);
+  return c10::make_intrusive<HostGroup>(std::move(host), std::move(aside), store, rank, size, name,
+                                        ranks);
 }
 
-c10::intrusive_ptr<HostGroup> create(const StorePtr &store, int rank, int size, Timeout timeout, std::vector<int64_t> ranks,
-                                     const std::string &name) {
+c10::intrusive_ptr<HostGroup> create(const StorePtr &store, int rank, int size, Timeout timeout,
+                                     std::vector<int64_t> ranks, const std::string &name) {
   if (ranks.empty()) {
     ranks.resize(size);
     std::iota(ranks.begin(), ranks.end(), 0);
@@ -631,7 +697,8 @@ c10::intrusive_ptr<HostGroup> create(const StorePtr &store, int rank, int size, 
   return create_lane(store, "tpu", rank, size, timeout, ranks, name, std::move(aside));
 }
 
-c10::intrusive_ptr<c10d::Backend> HostGroup::split(const StorePtr &store, const std::vector<int> &ranks,
+c10::intrusive_ptr<c10d::Backend> HostGroup::split(const StorePtr &store,
+                                                   const std::vector<int> &ranks,
                                                    const c10::intrusive_ptr<Options> &opts) {
   const auto own = std::find(ranks.begin(), ranks.end(), rank_);
   if (own == ranks.end()) return nullptr;
@@ -639,15 +706,16 @@ c10::intrusive_ptr<c10d::Backend> HostGroup::split(const StorePtr &store, const 
   for (const int r : ranks) global.push_back(ranks_.at(r));
   // One new group asks once for each of its devices, always through the same store.
   const std::string part = "part" + std::to_string(parts_[opts->group_name]++);
-  return create(c10::make_intrusive<c10d::PrefixStore>(part, store), static_cast<int>(own - ranks.begin()),
-                static_cast<int>(ranks.size()), opts->timeout, global, opts->group_name);
+  return create(c10::make_intrusive<c10d::PrefixStore>(part, store),
+                static_cast<int>(own - ranks.begin()), static_cast<int>(ranks.size()),
+                opts->timeout, global, opts->group_name);
 }
 
 HolderWithoutGil<HostOptions> copied(const HostOptions &options) {
   return {c10::make_intrusive<HostOptions>(options)};
 }
 
-}  // namespace
+} // namespace
 
 void define_groups(pybind11::module_ &m) {
   namespace py = pybind11;
@@ -658,11 +726,12 @@ void define_groups(pybind11::module_ &m) {
       .def("__copy__", &copied)
       .def("__deepcopy__", [](const HostOptions &self, const py::dict &) { return copied(self); });
   py::class_<HostGroup, c10d::Backend, GroupHolder>(m, "HostGroup")
-      .def_property_readonly("options", [](const HostGroup &self) { return OptionsHolder(self.options()); });
-  m.def("_create_host_group", [](const StorePtr &store, int rank, int size, Timeout timeout, std::vector<int64_t> ranks,
-                                 const std::string &name) {
+      .def_property_readonly("options",
+                             [](const HostGroup &self) { return OptionsHolder(self.options()); });
+  m.def("_create_host_group", [](const StorePtr &store, int rank, int size, Timeout timeout,
+                                 std::vector<int64_t> ranks, const std::string &name) {
     return GroupHolder(create(store, rank, size, timeout, std::move(ranks), name));
   });
 }
 
-}  // namespace torus
+} // namespace torus

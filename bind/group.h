@@ -9,4 +9,4 @@ namespace torus {
 // Adds _create_host_group to the extension module.
 void define_groups(pybind11::module_ &m);
 
-}  // namespace torus
+} // namespace torus

@@ -10,7 +10,7 @@
 namespace torus {
 
 class Reduction {
- public:
+public:
   // Throws for an operation that the type does not have.
   Reduction(const c10d::ReduceOp &op, c10::ScalarType type, int size);
 
@@ -20,7 +20,7 @@ class Reduction {
   // The reduced form as the result.
   at::Tensor decode(at::Tensor wire) const;
 
- private:
+private:
   c10d::ReduceOp::RedOpType host_op_;
   c10::ScalarType type_;
   c10::ScalarType wire_;
@@ -29,4 +29,4 @@ class Reduction {
   std::optional<double> factor_;
 };
 
-}  // namespace torus
+} // namespace torus

@@ -8,7 +8,7 @@ namespace torus {
 namespace {
 
 constexpr std::chrono::milliseconds kBeat{300};
-constexpr std::chrono::milliseconds kGrace{1000};      // three beats: a live process has written
+constexpr std::chrono::milliseconds kGrace{1000}; // three beats: a live process has written
 constexpr std::chrono::milliseconds kStoreReply{1500};
 
 std::string key_of(int rank) { return "torus/position/" + std::to_string(rank); }
@@ -23,16 +23,17 @@ std::string joined(const std::vector<std::string> &parts) {
   return text;
 }
 
-}  // namespace
+} // namespace
 
-GroupWatch::GroupWatch(const c10::intrusive_ptr<c10d::Store> &store, int rank, std::vector<int64_t> ranks)
+GroupWatch::GroupWatch(const c10::intrusive_ptr<c10d::Store> &store, int rank,
+                       std::vector<int64_t> ranks)
     : rank_(rank), size_(static_cast<int>(ranks.size())), ranks_(std::move(ranks)) {
   if (size_ <= 1) return;
   try {
     store_ = store->clone();
     store_->setTimeout(kStoreReply);
   } catch (const std::exception &) {
-    store_.reset();  // a store that cannot be shared: errors then name no rank
+    store_.reset(); // a store that cannot be shared: errors then name no rank
   }
 }
 
@@ -81,7 +82,7 @@ bool GroupWatch::publish(const std::string &text) {
     store_->set(key_of(rank_), std::vector<uint8_t>(text.begin(), text.end()));
     return true;
   } catch (const std::exception &) {
-    return false;  // the store is gone; explain() says so
+    return false; // the store is gone; explain() says so
   }
 }
 
@@ -128,7 +129,8 @@ std::vector<GroupWatch::Position> GroupWatch::read_all(std::string &out_error) {
     bool is_unreachable = false;
     if (rank != rank_) positions[rank] = read_one(rank, is_unreachable);
     if (is_unreachable) {
-      out_error = "the store of the group does not answer: the process that keeps it (usually rank 0) is gone or stopped";
+      out_error = "the store of the group does not answer: the process that keeps it (usually rank "
+                  "0) is gone or stopped";
       break;
     }
   }
@@ -147,13 +149,15 @@ std::string GroupWatch::explain(uint64_t number) {
   if (!error.empty()) return error;
   std::this_thread::sleep_for(kGrace);
   std::vector<Position> after = read_all(error);
-  if (!error.empty()) after = before;  // whoever kept the store may have failed, and left, by now
+  if (!error.empty()) after = before; // whoever kept the store may have failed, and left, by now
   std::vector<std::string> silent, failed;
   for (int rank = 0; rank < size_; ++rank) {
     if (rank == rank_) continue;
     const Position &now = after[rank];
     const std::string name = "rank " + std::to_string(ranks_[rank]);
-    const std::string last = now.number > 0 ? " (last seen in collective " + std::to_string(now.number) + ", " + now.what + ")" : "";
+    const std::string last = now.number > 0 ? " (last seen in collective " +
+                                                  std::to_string(now.number) + ", " + now.what + ")"
+                                            : "";
     if (now.has_left) {
       append(text, name + " has left the group" + last);
     } else if (!now.is_known || now.number < number) {
@@ -166,9 +170,11 @@ std::string GroupWatch::explain(uint64_t number) {
       append(text, name + " had passed it" + last);
     }
   }
-  if (!silent.empty()) append(text, joined(silent) + " had entered it but shows no sign of life since: killed, stopped, or no longer waiting");
+  if (!silent.empty())
+    append(text, joined(silent) + " had entered it but shows no sign of life since: killed, "
+                                  "stopped, or no longer waiting");
   if (!failed.empty()) append(text, joined(failed) + " failed in it too");
   return text.empty() ? error : text;
 }
 
-}  // namespace torus
+} // namespace torus

@@ -17,7 +17,7 @@
 namespace torus {
 
 class GroupWatch {
- public:
+public:
   // |ranks| are the members' ranks in the whole job, which is how messages name them.
   GroupWatch(const c10::intrusive_ptr<c10d::Store> &store, int rank, std::vector<int64_t> ranks);
   ~GroupWatch();
@@ -34,7 +34,7 @@ class GroupWatch {
   // whose process still writes.
   std::string explain(uint64_t number);
 
- private:
+private:
   struct Position {
     bool is_known = false;
     bool has_left = false;
@@ -53,7 +53,7 @@ class GroupWatch {
   const int rank_;
   const int size_;
   const std::vector<int64_t> ranks_;
-  c10::intrusive_ptr<c10d::Store> store_;  // own connection; null when it cannot be had
+  c10::intrusive_ptr<c10d::Store> store_; // own connection; null when it cannot be had
   std::mutex store_mutex_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -67,4 +67,4 @@ class GroupWatch {
   std::string what_;
 };
 
-}  // namespace torus
+} // namespace torus

@@ -14,7 +14,8 @@ namespace {
 c10::impl::LocalDispatchKeySet plain_dispatch() {
   c10::impl::LocalDispatchKeySet set = c10::impl::tls_local_dispatch_key_set();
   set.included_ = c10::default_included_set;
-  set.excluded_ = c10::default_excluded_set | c10::autograd_dispatch_keyset | c10::autocast_dispatch_keyset |
+  set.excluded_ = c10::default_excluded_set | c10::autograd_dispatch_keyset |
+                  c10::autocast_dispatch_keyset |
                   c10::DispatchKeySet(c10::DispatchKey::ADInplaceOrView) | c10::python_ks |
                   c10::DispatchKeySet(c10::DispatchKey::PythonTLSSnapshot);
   return set;
@@ -42,13 +43,15 @@ std::string message_of(const std::exception_ptr &error) {
 
 // Gloo starts with a place in its source and may end with advice.
 std::string without_ornament(std::string text) {
-  if (text.rfind("[/", 0) == 0 && text.find("] ") != std::string::npos) text.erase(0, text.find("] ") + 2);
+  if (text.rfind("[/", 0) == 0 && text.find("] ") != std::string::npos)
+    text.erase(0, text.find("] ") + 2);
   const size_t advice = text.find(". This is typically");
   if (advice != std::string::npos) text.erase(advice);
   return text;
 }
 
-std::exception_ptr explained(const WorkLabel &label, const std::exception_ptr &error, const std::string &reason) {
+std::exception_ptr explained(const WorkLabel &label, const std::exception_ptr &error,
+                             const std::string &reason) {
   std::string text = label.group + " failed: " + without_ornament(message_of(error));
   if (!reason.empty()) text += ". Seen from rank " + std::to_string(label.rank) + ": " + reason;
   return std::make_exception_ptr(c10::DistBackendError({__func__, __FILE__, __LINE__}, text));
@@ -61,50 +64,49 @@ c10::intrusive_ptr<c10::ivalue::Future> make_future(const std::vector<at::Tensor
     if (t.device().type() == kTpu && is_new) devices.push_back(t.device());
   }
   std::sort(devices.begin(), devices.end(), [](auto a, auto b) { return a.index() < b.index(); });
-  return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()), devices);
+  return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
+                                                  devices);
 }
 
 const char *title_of(const WorkLabel &label) {
   switch (label.op) {
-    case c10d::OpType::ALLREDUCE: return "tpu:all_reduce";
-    case c10d::OpType::BROADCAST: return "tpu:broadcast";
-    case c10d::OpType::REDUCE: return "tpu:reduce";
-    case c10d::OpType::ALLGATHER: return "tpu:all_gather";
-    case c10d::OpType::_ALLGATHER_BASE: return "tpu:_all_gather_base";
-    case c10d::OpType::REDUCE_SCATTER: return "tpu:reduce_scatter";
-    case c10d::OpType::_REDUCE_SCATTER_BASE: return "tpu:_reduce_scatter_base";
-    case c10d::OpType::ALLTOALL: return "tpu:all_to_all";
-    case c10d::OpType::ALLTOALL_BASE: return "tpu:all_to_all_base";
-    case c10d::OpType::GATHER: return "tpu:gather";
-    case c10d::OpType::SCATTER: return "tpu:scatter";
-    case c10d::OpType::BARRIER: return "tpu:barrier";
-    default: return nullptr;
+  case c10d::OpType::ALLREDUCE: return "tpu:all_reduce";
+  case c10d::OpType::BROADCAST: return "tpu:broadcast";
+  case c10d::OpType::REDUCE: return "tpu:reduce";
+  case c10d::OpType::ALLGATHER: return "tpu:all_gather";
+  case c10d::OpType::_ALLGATHER_BASE: return "tpu:_all_gather_base";
+  case c10d::OpType::REDUCE_SCATTER: return "tpu:reduce_scatter";
+  case c10d::OpType::_REDUCE_SCATTER_BASE: return "tpu:_reduce_scatter_base";
+  case c10d::OpType::ALLTOALL: return "tpu:all_to_all";
+  case c10d::OpType::ALLTOALL_BASE: return "tpu:all_to_all_base";
+  case c10d::OpType::GATHER: return "tpu:gather";
+  case c10d::OpType::SCATTER: return "tpu:scatter";
+  case c10d::OpType::BARRIER: return "tpu:barrier";
+  default: return nullptr;
   }
 }
 
-}  // namespace
+} // namespace
 
 PlainDispatch::PlainDispatch() : guard_(plain_dispatch()) {}
 
 // ---- collectives ----
 
-HostWork::HostWork(WorkLabel label, std::vector<at::Tensor> outputs, Deliver deliver, std::shared_ptr<GroupWatch> watch,
-                   size_t pending)
-    : Work(label.rank, label.op, title_of(label)),
-      label_(std::move(label)),
-      outputs_(std::move(outputs)),
-      deliver_(std::move(deliver)),
-      watch_(std::move(watch)),
-      pending_(pending),
-      future_(make_future(outputs_)) {}
+HostWork::HostWork(WorkLabel label, std::vector<at::Tensor> outputs, Deliver deliver,
+                   std::shared_ptr<GroupWatch> watch, size_t pending)
+    : Work(label.rank, label.op, title_of(label)), label_(std::move(label)),
+      outputs_(std::move(outputs)), deliver_(std::move(deliver)), watch_(std::move(watch)),
+      pending_(pending), future_(make_future(outputs_)) {}
 
-c10::intrusive_ptr<HostWork> HostWork::start(WorkLabel label, Works host, std::vector<at::Tensor> outputs,
-                                             Deliver deliver, std::shared_ptr<GroupWatch> watch) {
-  auto work = c10::make_intrusive<HostWork>(std::move(label), std::move(outputs), std::move(deliver), std::move(watch),
-                                            host.size());
+c10::intrusive_ptr<HostWork> HostWork::start(WorkLabel label, Works host,
+                                             std::vector<at::Tensor> outputs, Deliver deliver,
+                                             std::shared_ptr<GroupWatch> watch) {
+  auto work = c10::make_intrusive<HostWork>(std::move(label), std::move(outputs),
+                                            std::move(deliver), std::move(watch), host.size());
   if (host.empty()) work->conclude();
   for (const auto &one : host) {
-    one->getFuture()->addCallback([work](c10::ivalue::Future &future) { work->host_ended(future); });
+    one->getFuture()->addCallback(
+        [work](c10::ivalue::Future &future) { work->host_ended(future); });
   }
   return work;
 }
@@ -142,7 +144,8 @@ bool HostWork::wait(std::chrono::milliseconds timeout) {
   if (timeout == kNoTimeout) {
     cv_.wait(lock, is_over);
   } else if (!cv_.wait_for(lock, timeout, is_over)) {
-    C10_THROW_ERROR(DistBackendError, label_.group + " has not ended after the " + std::to_string(timeout.count()) +
+    C10_THROW_ERROR(DistBackendError, label_.group + " has not ended after the " +
+                                          std::to_string(timeout.count()) +
                                           " ms that wait() was given");
   }
   if (exception_) std::rethrow_exception(exception_);
@@ -151,14 +154,10 @@ bool HostWork::wait(std::chrono::milliseconds timeout) {
 
 // ---- one peer ----
 
-PeerWork::PeerWork(WorkLabel label, c10::intrusive_ptr<c10d::Work> host, std::vector<at::Tensor> outputs,
-                   Deliver deliver)
-    : Work(label.rank, label.op),
-      label_(std::move(label)),
-      host_(std::move(host)),
-      outputs_(std::move(outputs)),
-      deliver_(std::move(deliver)),
-      future_(make_future(outputs_)) {}
+PeerWork::PeerWork(WorkLabel label, c10::intrusive_ptr<c10d::Work> host,
+                   std::vector<at::Tensor> outputs, Deliver deliver)
+    : Work(label.rank, label.op), label_(std::move(label)), host_(std::move(host)),
+      outputs_(std::move(outputs)), deliver_(std::move(deliver)), future_(make_future(outputs_)) {}
 
 bool PeerWork::wait(std::chrono::milliseconds timeout) {
   const std::lock_guard<std::mutex> lock(wait_mutex_);
@@ -186,11 +185,13 @@ bool PeerWork::wait(std::chrono::milliseconds timeout) {
 // ---- lists ----
 
 bool WorkList::isCompleted() {
-  return std::all_of(works_.begin(), works_.end(), [](const auto &work) { return work->isCompleted(); });
+  return std::all_of(works_.begin(), works_.end(),
+                     [](const auto &work) { return work->isCompleted(); });
 }
 
 bool WorkList::isSuccess() const {
-  return std::all_of(works_.begin(), works_.end(), [](const auto &work) { return work->isSuccess(); });
+  return std::all_of(works_.begin(), works_.end(),
+                     [](const auto &work) { return work->isSuccess(); });
 }
 
 bool WorkList::wait(std::chrono::milliseconds timeout) {
@@ -208,9 +209,10 @@ std::vector<at::Tensor> WorkList::result() {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> WorkList::getFuture() {
-  c10::List<c10::intrusive_ptr<c10::ivalue::Future>> futures(c10::FutureType::create(c10::ListType::create(c10::TensorType::get())));
+  c10::List<c10::intrusive_ptr<c10::ivalue::Future>> futures(
+      c10::FutureType::create(c10::ListType::create(c10::TensorType::get())));
   for (const auto &work : works_) futures.push_back(work->getFuture());
   return c10::collectAll(futures);
 }
 
-}  // namespace torus
+} // namespace torus

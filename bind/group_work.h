@@ -16,9 +16,9 @@ namespace torus {
 // What a work is, for messages and for those who ask its number.
 struct WorkLabel {
   c10d::OpType op = c10d::OpType::UNKNOWN;
-  uint64_t number = 0;       // of the collective in its group, from 1; 0 for send and receive
-  std::string name;          // "allreduce(float32[3, 4])"
-  std::string group;         // "allreduce 12 of group '0' on rank 0 of 2"
+  uint64_t number = 0; // of the collective in its group, from 1; 0 for send and receive
+  std::string name;    // "allreduce(float32[3, 4])"
+  std::string group;   // "allreduce 12 of group '0' on rank 0 of 2"
   int rank = 0;
 };
 
@@ -28,28 +28,29 @@ using Deliver = std::function<void()>;
 // Inside a backend the caller's dispatch modes and autograd have had their say. What a collective
 // does on the host, often on another thread, is none of their business, and must not run Python.
 class PlainDispatch {
- public:
+public:
   PlainDispatch();
 
- private:
+private:
   c10::impl::ForceDispatchKeyGuard guard_;
 };
 
 // Ends when all host works have ended and |deliver| has put the results on the device; it runs on
 // the thread that ends the last of them.
 class HostWork final : public c10d::Work {
- public:
-  static c10::intrusive_ptr<HostWork> start(WorkLabel label, Works host, std::vector<at::Tensor> outputs,
-                                            Deliver deliver, std::shared_ptr<GroupWatch> watch);
-  HostWork(WorkLabel label, std::vector<at::Tensor> outputs, Deliver deliver, std::shared_ptr<GroupWatch> watch,
-           size_t pending);
+public:
+  static c10::intrusive_ptr<HostWork> start(WorkLabel label, Works host,
+                                            std::vector<at::Tensor> outputs, Deliver deliver,
+                                            std::shared_ptr<GroupWatch> watch);
+  HostWork(WorkLabel label, std::vector<at::Tensor> outputs, Deliver deliver,
+           std::shared_ptr<GroupWatch> watch, size_t pending);
 
   std::vector<at::Tensor> result() override { return outputs_; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
   uint64_t getSequencenumber() const override { return label_.number; }
   bool wait(std::chrono::milliseconds timeout) override;
 
- private:
+private:
   void host_ended(c10::ivalue::Future &future);
   void conclude();
 
@@ -65,15 +66,16 @@ class HostWork final : public c10d::Work {
 
 // A send or a receive: Gloo drives these only inside wait().
 class PeerWork final : public c10d::Work {
- public:
-  PeerWork(WorkLabel label, c10::intrusive_ptr<c10d::Work> host, std::vector<at::Tensor> outputs, Deliver deliver);
+public:
+  PeerWork(WorkLabel label, c10::intrusive_ptr<c10d::Work> host, std::vector<at::Tensor> outputs,
+           Deliver deliver);
   bool wait(std::chrono::milliseconds timeout) override;
   int sourceRank() const override { return host_->sourceRank(); }
   std::vector<at::Tensor> result() override { return outputs_; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
   void abort() override { host_->abort(); }
 
- private:
+private:
   WorkLabel label_;
   c10::intrusive_ptr<c10d::Work> host_;
   std::vector<at::Tensor> outputs_;
@@ -85,7 +87,7 @@ class PeerWork final : public c10d::Work {
 
 // What was started between startCoalescing and endCoalescing.
 class WorkList final : public c10d::Work {
- public:
+public:
   explicit WorkList(Works works) : works_(std::move(works)) {}
   bool isCompleted() override;
   bool isSuccess() const override;
@@ -93,8 +95,8 @@ class WorkList final : public c10d::Work {
   std::vector<at::Tensor> result() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
- private:
+private:
   Works works_;
 };
 
-}  // namespace torus
+} // namespace torus

@@ -69,7 +69,15 @@ typedef struct torus_place {
 typedef struct torus_op_traits {
   uint64_t hash;   /* of its name */
   bool is_heavy;   /* a product or convolution */
+  bool is_precise; /* its float32 products follow torch.set_float32_matmul_precision */
 } torus_op_traits_t;
+
+/* torch.get_float32_matmul_precision(): three bfloat16 passes or fewer may stand for float32. */
+typedef enum torus_precision {
+  TORUS_PRECISION_MEDIUM,
+  TORUS_PRECISION_HIGH,
+  TORUS_PRECISION_HIGHEST,
+} torus_precision_t;
 
 typedef struct torus_request {
   const torus_op_t *op;
@@ -80,6 +88,7 @@ typedef struct torus_request {
   int arg_count;
   bool is_inplace;               /* an in-place or out= overload was called */
   torus_dtype_t default_dtype;   /* torch.get_default_dtype() */
+  torus_precision_t precision;   /* of an operator that is_precise */
   /* Takes |count| 32-bit random numbers from the call's generator. */
   void (*reserve_random)(void *context, int64_t count, uint64_t *out_seed, uint64_t *out_offset);
   void *random_context;

@@ -287,6 +287,16 @@ static torus_status_t finish(torus_call_t *call) {
   return make_results(call);
 }
 
+static void set_precision(hlo_graph_t *g, const torus_request_t *request) {
+  static const hlo_precision_t precisions[] = {
+      [TORUS_PRECISION_MEDIUM] = HLO_PRECISION_DEFAULT,
+      [TORUS_PRECISION_HIGH] = HLO_PRECISION_HIGH,
+      [TORUS_PRECISION_HIGHEST] = HLO_PRECISION_HIGHEST,
+  };
+  const bool follows = request->traits.is_precise;
+  hlo_graph_set_precision(g, follows ? precisions[request->precision] : HLO_PRECISION_HIGHEST);
+}
+
 torus_status_t torus_engine_call(torus_engine_t *engine, const torus_request_t *request,
                                  torus_result_t **out_results, int *out_result_count) {
   *out_results = NULL;
@@ -303,6 +313,7 @@ torus_status_t torus_engine_call(torus_engine_t *engine, const torus_request_t *
   const size_t softs = hlo_graph_soft_count(call.graph);
   const uint64_t serial = device->window.serial;
   hlo_graph_mark(call.graph, request->op->name, request->place.code, request->place.instruction);
+  set_precision(call.graph, request);
   request->op->lower(&call, call.graph);
   torus_status_t status = finish(&call);
   if (status == TORUS_OK && device->window.serial == serial)

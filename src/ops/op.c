@@ -42,9 +42,19 @@ static bool is_heavy(const char *name) {
   return false;
 }
 
+/* The families of matrix products and convolutions. Decompositions are always exact. */
+static bool is_precise(const torus_op_t *op) {
+  static const char *const files[] = {"matmul.c", "conv.c", "attention.c", "grouped.c", "rnn.c"};
+  for (size_t i = 0; i < sizeof files / sizeof *files; ++i) {
+    if (strcmp(torus_op_family(op), files[i]) == 0) return true;
+  }
+  return false;
+}
+
 torus_op_traits_t torus_op_traits(const torus_op_t *op) {
   return (torus_op_traits_t){.hash = torus_hash_bytes(op->name, strlen(op->name), 0),
-                             .is_heavy = is_heavy(op->name)};
+                             .is_heavy = is_heavy(op->name),
+                             .is_precise = is_precise(op)};
 }
 
 bool torus_op_is_random(const torus_op_t *op) { return (op->flags & TORUS_OP_RANDOM) != 0; }

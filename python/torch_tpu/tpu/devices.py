@@ -100,6 +100,8 @@ def set_device(device: Device) -> None:
         return
     _require_process()
     count = _device_count()
+    if count == 1 and str(index) == os.environ.get("LOCAL_RANK"):
+        index = 0  # launchers count processes; each has one device, whose index is 0
     if count and index >= count:
         raise RuntimeError(
             f"There is no device tpu:{index}: {count} "

@@ -39,6 +39,7 @@ from torch.distributed.tensor.parallel import (
 
 @case
 def tensor_parallel():
+    # The device is not in use yet when this case is the first: the mesh then selects one itself.
     mesh = init_device_mesh("tpu", (dist.get_world_size(),))
     model = make_model().to("tpu")
     for layer in model[:2]:
