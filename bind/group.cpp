@@ -161,6 +161,20 @@ struct HostOptions final : c10d::Backend::Options {
   HostOptions(const HostOptions &) = default;
 };
 
+// Lets other threads of Python run for its lifetime, if this thread holds the GIL.
+class GilRelease {
+public:
+  GilRelease() : held_(Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}
+  GilRelease(const GilRelease &) = delete;
+  GilRelease &operator=(const GilRelease &) = delete;
+  ~GilRelease() {
+    if (held_ != nullptr) PyEval_RestoreThread(held_);
+  }
+
+private:
+  PyThreadState *held_;
+};
+
 class HostGroup final : public c10d::Backend {
 public:
   // |aside| serves tensors of the host, so that a thread that exchanges objects does not get in
@@ -173,7 +187,14 @@ public:
         watch_(std::make_shared<GroupWatch>(store, rank, ranks_)) {
     init();
   }
-  ~HostGroup() override { watch_->stop(); }
+  // Gloo joins its threads, and those may be dropping tensors that Python objects stand for: they
+  // need the GIL, which a group that dies with its last Python owner holds.
+  ~HostGroup() override {
+    watch_->stop();
+    const GilRelease released;
+    aside_.reset();
+    host_.reset();
+  }
 
   const std::string getBackendName() const override { return "tpu_dist"; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return options(); }
