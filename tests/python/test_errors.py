@@ -344,6 +344,8 @@ print(torch.tpu.memory_allocated(), torch.ones(2, device="tpu").tolist())
 def test_interrupt_while_waiting(run_python) -> None:
     code = """
 import os, signal, threading, time, torch
+# A shell that starts its jobs in the background has them ignore SIGINT, and children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 x = torch.rand(1500, 1500, device="tpu")
 x.sum().item()
 threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
