@@ -3,7 +3,6 @@
 
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/Exception.h>
-#include <unistd.h>
 
 #include <array>
 #include <map>
@@ -184,10 +183,6 @@ public:
     torus_device_memory_t m{};
     torus_engine_t *started = engine();
     torus_engine_memory(started, resolve_device(index), &m);
-    // Without a limit of its own the device shares the machine's memory.
-    if (m.limit_bytes <= 0) {
-      m.limit_bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-    }
     const int64_t free_bytes = std::max<int64_t>(m.limit_bytes - m.used_bytes, 0);
     return {static_cast<size_t>(free_bytes), static_cast<size_t>(m.limit_bytes)};
   }

@@ -13,6 +13,8 @@ import sys
 from importlib import metadata
 from typing import Any
 
+from torus.commands.cache import cache_folder
+
 HELP = "show versions, plugin and devices, and run a small self-check"
 
 _PACKAGES = ("torus-tpu", "torch", "xla-cpu-pjrt", "libtpu", "numpy")
@@ -54,7 +56,7 @@ def examine() -> dict[str, Any]:
         "ok": False,
         "problem": "",
         "versions": {"python": sys.version.split()[0], **_package_versions()},
-        "cache_folder": cache_folder(),
+        "cache_folder": cache_folder(os.environ) or "none: the cache is off",
     }
     try:
         _load(report)
@@ -63,15 +65,6 @@ def examine() -> dict[str, Any]:
     except Exception as error:  # whatever is wrong is what the user came to read
         report["problem"] = str(error) or type(error).__name__
     return report
-
-
-def cache_folder() -> str:
-    """Return the folder of compiled programs, as the engine chooses it."""
-    named = os.environ.get("TORUS_CACHE_DIR")
-    if named:
-        return named
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(base, "torus", "programs")
 
 
 def _package_versions() -> dict[str, str]:
