@@ -1,6 +1,8 @@
 // Copyright The Torus Authors. Licensed under the Apache License, Version 2.0.
 // Autocast with the lists of operators that PyTorch keeps for its own devices.
+#include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
+#include <c10/core/AutogradState.h>
 #include <torch/library.h>
 
 #include "hooks.h"
@@ -24,16 +26,32 @@ int autocast_depth() {
   return at::autocast::decrement_nesting();
 }
 
+// PyTorch keeps the dtype per thread and starts every thread with float16 for this device type.
+// Inside a context the dtype is the user's.
+bool choose_bfloat16() {
+  if (autocast_depth() > 0 || at::autocast::is_autocast_enabled(kTpu)) return false;
+  at::autocast::set_autocast_dtype(kTpu, at::kBFloat16);
+  return true;
+}
+
+// Autograd gives each device type a thread for backward, so that one device need not wait for
+// another. Recording waits for nothing: the two switches of thread would only cost. Where another
+// accelerator is in the process, its backward keeps its threads.
+void record_backward_here() {
+  const at::Context &context = at::globalContext();
+  if (context.hasCUDA() || context.hasXPU() || context.hasMPS() || context.hasMTIA()) return;
+  c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+}
+
 } // namespace
 
-// PyTorch keeps the dtype per thread and starts every thread with float16 for this device type;
-// nothing tells a backend of a new thread. Inside a context the dtype is the user's.
+// Nothing tells a backend of a new thread.
 void prepare_thread() {
-  thread_local bool is_ready = false;
-  if (C10_LIKELY(is_ready)) return;
-  if (autocast_depth() > 0 || at::autocast::is_autocast_enabled(kTpu)) return;
-  at::autocast::set_autocast_dtype(kTpu, at::kBFloat16);
-  is_ready = true;
+  thread_local bool has_dtype = false, has_backward = false;
+  if (C10_LIKELY(has_dtype)) return;
+  if (!has_backward) record_backward_here();
+  has_backward = true;
+  has_dtype = choose_bfloat16();
 }
 
 } // namespace torus

@@ -13,6 +13,7 @@
 
 #include "fallback.h"
 #include "generator.h"
+#include "hooks.h"
 #include "places.h"
 #include "tensor.h"
 #include "torus/capture.h"
@@ -122,6 +123,8 @@ Record make_record(const torus_op_t *op, const c10::FunctionSchema &schema) {
 
 // Per-thread scratch, reused so that a call allocates nothing in the steady state.
 struct Scratch {
+  Scratch() { prepare_thread(); } // one is made when a thread calls its first operator
+
   std::vector<torus_arg_t> args;
   std::vector<torus_view_t> views;
   std::vector<int64_t> ints;

@@ -5,8 +5,9 @@ namespace torus {
 
 void register_hooks();
 
-// Makes bfloat16 the calling thread's default dtype for autocast, once per thread and only outside
-// of any autocast context. Cheap: to be called wherever a thread first touches the device.
+// What a thread needs that uses the device: bfloat16 as the default dtype of autocast (set outside of
+// any autocast context), and backward in the thread that calls it. Cheap: to be called wherever a
+// thread first touches the device.
 void prepare_thread();
 
 } // namespace torus

@@ -650,3 +650,26 @@ except ImportError as error:
     assert "2.1.0" in output
     assert torch.__version__ in output or torch.__version__.split("+")[0] in output
     assert "pip install" in output
+
+
+# ---- autograd ----
+
+
+def test_backward_runs_in_the_thread_that_calls_it() -> None:
+    seen = []
+    x = torch.ones(3, device="tpu", requires_grad=True)
+    y = x * 2
+    y.register_hook(lambda _: seen.append(threading.get_ident()))
+    y.sum().backward()
+    assert seen == [threading.get_ident()]
+
+
+def test_backward_in_a_thread_of_autograd_on_request() -> None:
+    seen = []
+    x = torch.ones(3, device="tpu", requires_grad=True)
+    y = x * 2
+    y.register_hook(lambda _: seen.append(threading.get_ident()))
+    with torch.autograd.set_multithreading_enabled(True):
+        y.sum().backward()
+    assert seen != [threading.get_ident()]
+    torch.testing.assert_close(x.grad.cpu(), torch.full((3,), 2.0))
