@@ -212,10 +212,8 @@ static torus_status_t install_padded(rebuilding_t *r) {
     if (r->padded[i] == NULL) continue;
     torus_value_t **input = &r->job->window.inputs[i];
     TORUS_TRY(torus_value_fill_padded(r->padded[i], *input));
-    /* The job's claim passes over with its place: |queued| before |refs|, as everywhere. */
-    atomic_fetch_add(&r->padded[i]->queued, 1);
-    atomic_fetch_sub(&(*input)->queued, 1);
-    torus_value_release(*input);
+    atomic_fetch_add(&r->padded[i]->refs, TORUS_VALUE_QUEUED_ONCE);
+    torus_value_release_queued(*input);
     *input = r->padded[i];
     r->padded[i] = NULL;
   }

@@ -24,9 +24,10 @@ typedef enum {
 } torus_value_state_t;
 
 struct torus_value {
-  atomic_int refs;
+  /* References; in the upper half, those of them that closed windows hold which have not run. One
+   * word, so that a window that ends gives up both at once. */
+  atomic_ullong refs;
   atomic_int state;          /* torus_value_state_t */
-  atomic_int queued;         /* of |refs|, those held by closed windows that have not run */
   torus_engine_t *engine;
   int device;
   torus_dtype_t dtype;
@@ -163,6 +164,14 @@ struct torus_engine {
 };
 
 /* ---- value.c ---- */
+#define TORUS_VALUE_QUEUED_ONCE (1ULL << 32)
+/* References by others than closed windows, which are gone when a later window has its turn. */
+static inline uint32_t torus_value_users(const torus_value_t *value) {
+  const unsigned long long refs = atomic_load(&value->refs);
+  return (uint32_t)refs - (uint32_t)(refs >> 32);
+}
+/* A closed window's reference is given up. */
+void torus_value_release_queued(torus_value_t *value);
 torus_status_t torus_value_create(torus_engine_t *engine, int device, torus_dtype_t dtype, int rank,
                                   const int64_t *dims, torus_value_t **out_value);
 int64_t torus_value_numel(const torus_value_t *value);
@@ -202,8 +211,10 @@ void torus_window_forget(torus_window_t *window);
 hlo_t torus_window_add_input(torus_window_t *window, torus_value_t *value);
 /* Makes room for one more element in a growing array. */
 torus_status_t torus_grow(void *array, size_t count, size_t *capacity, size_t element_bytes);
-/* Adds |by| to |queued| of all inputs and values. */
-void torus_window_count_queued(torus_window_t *window, int by);
+/* The references to inputs and values now are those of a closed window. */
+void torus_window_mark_queued(torus_window_t *window);
+/* Gives those up; window_deinit is still to be called. */
+void torus_window_release_queued(torus_window_t *window);
 void torus_window_deinit(torus_window_t *window);
 
 /* ---- storage.c ---- */

@@ -117,19 +117,7 @@ static bool fits(const torus_capture_source_t *source, const torus_value_t *valu
 }
 
 /* Whether somebody besides the storage, and jobs that will have run by then, holds the value. */
-static bool is_shared(const torus_value_t *value) {
-  const int refs = atomic_load(&value->refs);
-  return refs - atomic_load(&value->queued) != 1;
-}
-
-/* A job that is just ending gives up its values one after the other: one look may be misled. */
-static bool is_surely_shared(torus_engine_t *engine, const torus_value_t *value) {
-  if (!is_shared(value)) return false;
-  pthread_mutex_lock(&engine->lock);
-  torus_engine_wait_ticket(engine, engine->enqueued);
-  pthread_mutex_unlock(&engine->lock);
-  return is_shared(value);
-}
+static bool is_shared(const torus_value_t *value) { return torus_value_users(value) != 1; }
 
 /* The storage's content as a value of the captured type that nobody else holds. */
 static torus_status_t renew(torus_device_t *device, const torus_capture_source_t *source) {
@@ -168,7 +156,7 @@ static torus_status_t renew_sources(torus_capture_t *capture, torus_device_t *de
     TORUS_TRY(check_size(source->storage, source->value));
     const torus_value_t *value = source->storage->value;
     if (value != NULL && fits(source, value) &&
-        !(source->is_donated && is_surely_shared(capture->engine, value))) {
+        !(source->is_donated && is_shared(value))) {
       continue;
     }
     TORUS_TRY(renew(device, source));
@@ -233,7 +221,7 @@ static torus_status_t make_job(torus_capture_t *capture, torus_job_t **out_job) 
   job->device = capture->device;
   job->capture = torus_capture_retain(capture);
   job->output_count = capture->result_count + (capture->check_count > 0);
-  torus_window_count_queued(&job->window, 1);
+  torus_window_mark_queued(&job->window);
   *out_job = job;
   return TORUS_OK;
 }

@@ -17,7 +17,6 @@ torus_status_t torus_value_create(torus_engine_t *engine, int device, torus_dtyp
   torus_value_t *value = block;
   atomic_init(&value->refs, 1);
   atomic_init(&value->state, TORUS_VALUE_OPEN);
-  atomic_init(&value->queued, 0);
   value->engine = engine;
   value->device = device;
   value->dtype = dtype;
@@ -33,13 +32,22 @@ torus_value_t *torus_value_retain(torus_value_t *value) {
   return value;
 }
 
-void torus_value_release(torus_value_t *value) {
-  if (value == NULL) return;
-  if (atomic_fetch_sub_explicit(&value->refs, 1, memory_order_acq_rel) != 1) return;
+static void give_up(torus_value_t *value, unsigned long long references) {
+  const unsigned long long before =
+      atomic_fetch_sub_explicit(&value->refs, references, memory_order_acq_rel);
+  if (before != references) return;
   torus_buffer_release(value->buffer);
   torus_status_free(value->error);
   torus_free(value->physical);
   torus_free(value);
+}
+
+void torus_value_release(torus_value_t *value) {
+  if (value != NULL) give_up(value, 1);
+}
+
+void torus_value_release_queued(torus_value_t *value) {
+  give_up(value, TORUS_VALUE_QUEUED_ONCE + 1);
 }
 
 int64_t torus_value_numel(const torus_value_t *value) {

@@ -110,16 +110,25 @@ void torus_window_drop_dead(torus_window_t *window) {
 }
 
 /* Whether only this window can still see an input when its turn comes: windows before it in the queue
- * are gone by then. Counting them in would make the program depend on how far the worker is. The
- * worker gives up |queued| before |refs|, so that reading them in the other order errs to "no". */
-static bool is_last_user(torus_value_t *value) {
-  const int refs = atomic_load(&value->refs);
-  return refs - atomic_load(&value->queued) == 1;
+ * are gone by then. Counting them in would make the program depend on how far the worker is. */
+static bool is_last_user(const torus_value_t *value) { return torus_value_users(value) == 1; }
+
+static void mark_queued(torus_value_t **values, size_t count) {
+  for (size_t i = 0; i < count; ++i) atomic_fetch_add(&values[i]->refs, TORUS_VALUE_QUEUED_ONCE);
 }
 
-void torus_window_count_queued(torus_window_t *window, int by) {
-  for (size_t i = 0; i < window->input_count; ++i) atomic_fetch_add(&window->inputs[i]->queued, by);
-  for (size_t i = 0; i < window->value_count; ++i) atomic_fetch_add(&window->values[i]->queued, by);
+void torus_window_mark_queued(torus_window_t *window) {
+  mark_queued(window->inputs, window->input_count);
+  mark_queued(window->values, window->value_count);
+}
+
+static void release_queued(torus_value_t **values, size_t *count) {
+  while (*count > 0) torus_value_release_queued(values[--*count]);
+}
+
+void torus_window_release_queued(torus_window_t *window) {
+  release_queued(window->inputs, &window->input_count);
+  release_queued(window->values, &window->value_count);
 }
 
 static torus_status_t make_job(torus_engine_t *engine, int device, torus_job_t **out_job) {
@@ -182,7 +191,7 @@ torus_status_t torus_window_take(torus_engine_t *engine, int device, torus_job_t
     return status;
   }
   next.rolling = next.start = d->window.rolling;
-  torus_window_count_queued(&d->window, 1);
+  torus_window_mark_queued(&d->window);
   job->window = d->window;
   d->window = next;
   *out_job = job;

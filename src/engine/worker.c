@@ -9,7 +9,7 @@ enum { MOST_QUEUED = 1024 };
 
 void torus_job_destroy(torus_job_t *job) {
   if (job == NULL) return;
-  torus_window_count_queued(&job->window, -1);
+  torus_window_release_queued(&job->window);
   torus_window_deinit(&job->window);
   torus_capture_release(job->capture);
   torus_free(job);
