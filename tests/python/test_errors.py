@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -421,6 +423,35 @@ def test_cache_is_used(run_python, tmp_path) -> None:
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     for entry in folder.iterdir():
         assert stat.S_IMODE(entry.stat().st_mode) == 0o600
+
+MANY_PROGRAMS = """
+import torch
+x = torch.arange(6.0, device="tpu")
+for power in range(1, 25):
+    assert (x + power).pow(power % 3 + 1).sum(0).add(power).item() == sum(
+        (i + power) ** (power % 3 + 1) for i in range(6)
+    ) + power
+    print(power, flush=True)
+"""
+
+
+@pytest.mark.parametrize("line", ["1", "4", "9"])
+def test_killed_while_programs_are_written(tmp_path, line: str) -> None:
+    folder = tmp_path / "programs"
+    env = {**os.environ, "TORUS_CACHE_DIR": str(folder), "TORUS_EAGER_MODE": "strict"}
+    command = [sys.executable, "-c", MANY_PROGRAMS]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
+        while process.stdout.readline().strip() != line:
+            assert process.poll() is None
+        process.kill()
+    kept = {entry.name: entry.read_bytes() for entry in folder.glob("*.program")}
+    assert kept
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    # What was complete is used, and what was not is made again.
+    for name, content in kept.items():
+        assert (folder / name).read_bytes() == content
+    assert len(list(folder.glob("*.program"))) > len(kept)
 
 
 def spoil(entry: Path, damage: str) -> None:
