@@ -109,6 +109,17 @@ static bool check_arguments(torus_call_t *call, const batch_norm_t *norm) {
          fits_channels(call, norm->running_mean) && fits_channels(call, norm->running_var);
 }
 
+/* The type of the saved statistics: the input's, or that of the parameters where it is wider. */
+static torus_dtype_t statistic_type(torus_call_t *call, int running_mean) {
+  torus_dtype_t dtype = op_tensor_dtype(call, 0);
+  const int parameters[2] = {1, running_mean};
+  for (int i = 0; i < 2; ++i) {
+    if (parameters[i] < 0 || !op_has(call, parameters[i])) continue;
+    dtype = torus_dtype_promote(dtype, op_tensor_dtype(call, parameters[i]));
+  }
+  return dtype;
+}
+
 /* (input, weight, bias, ...) -> (output, save_mean, save_invstd) */
 static void emit_batch_norm(torus_call_t *call, hlo_graph_t *g, const batch_norm_t *norm) {
   if (!check_arguments(call, norm)) return;
@@ -122,9 +133,10 @@ static void emit_batch_norm(torus_call_t *call, hlo_graph_t *g, const batch_norm
   if (op_failed(call)) return;
   hlo_t weight = op_tensor_as(call, 1, wide), bias = op_tensor_as(call, 2, wide);
   hlo_t y = channel_normalize(g, x, mean, invstd, weight, bias);
+  torus_dtype_t saved = statistic_type(call, norm->running_mean);
   op_return(call, 0, hlo_convert(g, y, dtype));
-  op_return(call, 1, norm->training ? mean : op_nothing(g, wide));
-  op_return(call, 2, norm->training ? invstd : op_nothing(g, wide));
+  op_return(call, 1, norm->training ? hlo_convert(g, mean, saved) : op_nothing(g, saved));
+  op_return(call, 2, norm->training ? hlo_convert(g, invstd, saved) : op_nothing(g, saved));
 }
 
 TORUS_OP(native_batch_norm, "native_batch_norm", TORUS_OP_KEEP_FORMAT) {
@@ -158,8 +170,9 @@ TORUS_OP(batch_norm_update_stats, "batch_norm_update_stats", 0) {
   int64_t count = axes_numel(g, x, &axes);
   channel_update(call, g, 1, mean, op_double(call, 3));
   channel_update(call, g, 2, channel_unbiased(g, variance, count), op_double(call, 3));
-  op_return(call, 0, mean);
-  op_return(call, 1, variance);
+  torus_dtype_t saved = statistic_type(call, -1);
+  op_return(call, 0, hlo_convert(g, mean, saved));
+  op_return(call, 1, hlo_convert(g, variance, saved));
 }
 
 /* ---- backward ---- */

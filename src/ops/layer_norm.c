@@ -34,6 +34,12 @@ static hlo_t normalized_gradient(hlo_graph_t *g, hlo_t grad, hlo_t xhat, hlo_t r
   return scaled(g, inner, rstd);
 }
 
+/* The type of the saved statistics: the input's, or the weight's where that is wider. */
+static torus_dtype_t statistic_type(torus_call_t *call, int input, int weight) {
+  torus_dtype_t dtype = op_tensor_dtype(call, input);
+  return op_has(call, weight) ? torus_dtype_promote(dtype, op_tensor_dtype(call, weight)) : dtype;
+}
+
 static void return_masked(torus_call_t *call, int mask_arg, int k, hlo_t x) {
   if (op_ints_at(call, mask_arg, k)) op_return(call, k, x);
   else op_return_none(call, k);
@@ -90,9 +96,10 @@ TORUS_OP(native_layer_norm, "native_layer_norm", 0) {
   hlo_t rstd = inverse_root(g, variance, op_double(call, 4));
   hlo_t y = affine(g, scaled(g, apart, rstd), op_tensor_as(call, 2, wide),
                    op_tensor_as(call, 3, wide));
+  torus_dtype_t saved = statistic_type(call, 0, 2);
   op_return(call, 0, hlo_convert(g, y, dtype));
-  op_return(call, 1, mean);
-  op_return(call, 2, rstd);
+  op_return(call, 1, hlo_convert(g, mean, saved));
+  op_return(call, 2, hlo_convert(g, rstd, saved));
 }
 
 /* (grad_out, input, normalized_shape, mean, rstd, weight, bias, mask) */
@@ -198,12 +205,6 @@ static hlo_t merged(torus_call_t *call, hlo_graph_t *g, hlo_t x, int like_arg) {
   int rank = op_tensor_rank(call, like_arg);
   for (int i = 0; i < rank; ++i) dims[i] = op_tensor_dim(call, like_arg, i);
   return hlo_convert(g, hlo_reshape(g, x, rank, dims), op_tensor_dtype(call, like_arg));
-}
-
-/* The type of the saved statistics: the input's, or the weight's where that is wider. */
-static torus_dtype_t statistic_type(torus_call_t *call, int input, int weight) {
-  torus_dtype_t dtype = op_tensor_dtype(call, input);
-  return op_has(call, weight) ? torus_dtype_promote(dtype, op_tensor_dtype(call, weight)) : dtype;
 }
 
 /* (input, weight, bias, N, C, HxW, group, eps) -> (output, mean, rstd) */

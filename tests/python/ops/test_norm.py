@@ -201,3 +201,17 @@ def test_double_backward() -> None:
         return grad.pow(2).sum()
 
     check(function, normal(3, 5), normal(5, seed=1), grad=True, tolerance=1e-3)
+
+
+def batch_statistics(x, weight, mean, variance):
+    return torch.native_batch_norm(x, weight, weight, mean, variance, True, 0.1, 1e-5)[1:]
+
+
+@pytest.mark.parametrize("weight_dtype", [None, torch.bfloat16, torch.float32])
+def test_type_of_saved_statistics(weight_dtype: torch.dtype | None) -> None:
+    x, weight = normal(4, 3).bfloat16(), None
+    if weight_dtype is not None:
+        weight = normal(3).to(weight_dtype)
+    check(lambda x, w: torch.native_layer_norm(x, [3], w, w, 1e-5)[1:], x, weight)
+    check(batch_statistics, x, weight, weight, None if weight is None else weight.abs())
+    check(lambda x: torch.batch_norm_update_stats(x, None, None, 0.1), x)
