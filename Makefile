@@ -21,10 +21,10 @@ BUILD_STAMP := $(VENV)/.torus-installed
 # Python sources are used from where they lie: of them only the list of names matters, of what is
 # compiled the content too. The list is rewritten when it changes, so that a file added or removed
 # calls for a new installation and a byte-code folder does not.
-NATIVE_FILES := $(shell find src bind include cmake -type f 2>/dev/null)
+NATIVE_FILES := $(shell find src bind include cmake worker -type f 2>/dev/null)
 NAMES := build/names.txt
 $(shell mkdir -p build; \
-  find src bind include cmake python -name '*.[ch]' -o -name '*.cpp' -o -name '*.py' 2>/dev/null \
+  find src bind include cmake worker python -name '*.[ch]' -o -name '*.cpp' -o -name '*.py' 2>/dev/null \
     | LC_ALL=C sort > $(NAMES).new; \
   if cmp -s $(NAMES).new $(NAMES); then rm $(NAMES).new; else mv $(NAMES).new $(NAMES); fi)
 
@@ -87,7 +87,7 @@ lint: $(DEPS_STAMP)
 format: $(DEPS_STAMP)
 	$(BIN)/ruff check --fix-only --exit-zero .
 	if command -v clang-format >/dev/null; then \
-	  find src bind include tests/c -name '*.[ch]' -o -name '*.cpp' | xargs clang-format -i; \
+	  find src bind include worker tests/c -name '*.[ch]' -o -name '*.cpp' | xargs clang-format -i; \
 	else echo "clang-format is not installed: C files left as they are"; fi
 
 test: build ctest ctest-sanitize lint

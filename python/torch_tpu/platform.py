@@ -118,6 +118,35 @@ def _select_tpu(environment: Mapping[str, str]) -> Platform:
     )
 
 
+def find_libtpu(environment: Mapping[str, str]) -> tuple[str, str]:
+    """Find the TPU compiler, which works without a TPU.
+
+    Parameters
+    ----------
+    environment : mapping of str to str
+        Read: ``TORUS_LIBTPU_PATH``, ``TPU_LIBRARY_PATH``.
+
+    Returns
+    -------
+    path : str
+        Absolute path of libtpu; empty when there is an error.
+    error : str
+        What is missing and what to do about it; empty when there is a path.
+    """
+    for variable in ("TORUS_LIBTPU_PATH", "TPU_LIBRARY_PATH"):
+        named = environment.get(variable, "")
+        if named:
+            error = _path_error(variable, named)
+            return ("" if error else named), error
+    _, path = _find_installed(_LIBTPU)
+    if path:
+        return path, ""
+    return "", (
+        "The TPU compiler libtpu is not installed. Run pip install libtpu (no TPU is needed for "
+        "it), or set TORUS_LIBTPU_PATH to the absolute path of a libtpu.so."
+    )
+
+
 def _libtpu(environment: Mapping[str, str], reason: str) -> Platform:
     named = environment.get("TPU_LIBRARY_PATH", "")
     if named:

@@ -12,15 +12,6 @@ torus_status_t torus_pjrt_check_device(const torus_client_t *client, int device)
                            client->platform, client->device_count - 1);
 }
 
-/* Texts of PJRT carry a length and may lack the final zero. */
-static torus_status_t copy_text(const char *text, size_t size_bytes, char **out_text) {
-  void *block;
-  TORUS_TRY(torus_try_alloc(size_bytes + 1, &block));
-  if (size_bytes) memcpy(block, text, size_bytes);
-  *out_text = block;
-  return TORUS_OK;
-}
-
 static torus_status_t create_pjrt_client(torus_client_t *client,
                                          const torus_client_options_t *options) {
   const char name[] = "cpu_device_count";
@@ -49,12 +40,12 @@ static torus_status_t read_platform(torus_client_t *client) {
   TORUS_PJRT_ARGS(PJRT_Client_PlatformName, name);
   name.client = client->client;
   TORUS_TRY(torus_pjrt_status(api, api->PJRT_Client_PlatformName(&name)));
-  TORUS_TRY(copy_text(name.platform_name, name.platform_name_size, &client->platform));
+  TORUS_TRY(torus_pjrt_copy_text(name.platform_name, name.platform_name_size, &client->platform));
   client->is_cpu = strcmp(client->platform, "cpu") == 0;
   TORUS_PJRT_ARGS(PJRT_Client_PlatformVersion, version);
   version.client = client->client;
   TORUS_TRY(torus_pjrt_status(api, api->PJRT_Client_PlatformVersion(&version)));
-  return copy_text(version.platform_version, version.platform_version_size,
+  return torus_pjrt_copy_text(version.platform_version, version.platform_version_size,
                    &client->platform_version);
 }
 
@@ -75,7 +66,7 @@ static torus_status_t read_device_kind(const torus_client_t *client, PJRT_Device
     kind = args.device_kind;
     kind_bytes = args.device_kind_size;
   }
-  return copy_text(kind, kind_bytes, out_kind);
+  return torus_pjrt_copy_text(kind, kind_bytes, out_kind);
 }
 
 static torus_status_t read_devices(torus_client_t *client,
@@ -104,7 +95,7 @@ static torus_status_t read_devices(torus_client_t *client,
 }
 
 static torus_status_t client_init(torus_client_t *client, const torus_client_options_t *options) {
-  TORUS_TRY(copy_text(options->plugin_path, strlen(options->plugin_path), &client->plugin_path));
+  TORUS_TRY(torus_pjrt_copy_text(options->plugin_path, strlen(options->plugin_path), &client->plugin_path));
   TORUS_TRY(create_pjrt_client(client, options));
   TORUS_TRY(read_platform(client));
   return read_devices(client, options);

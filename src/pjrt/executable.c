@@ -21,7 +21,7 @@ static torus_status_t executable_new(torus_client_t *client, int device,
   return TORUS_OK;
 }
 
-/* |out_program| must be destroyed with program_destroy. */
+/* |out_program| must be destroyed with torus_pjrt_executable_destroy. */
 static torus_status_t program_of(const torus_executable_t *executable,
                                  PJRT_Executable **out_program) {
   const PJRT_Api *api = executable->client->api;
@@ -33,12 +33,6 @@ static torus_status_t program_of(const torus_executable_t *executable,
   return TORUS_OK;
 }
 
-static void program_destroy(const PJRT_Api *api, PJRT_Executable *program) {
-  TORUS_PJRT_ARGS(PJRT_Executable_Destroy, args);
-  args.executable = program;
-  torus_status_ignore(torus_pjrt_status(api, api->PJRT_Executable_Destroy(&args)));
-}
-
 static torus_status_t read_result_count(torus_executable_t *executable) {
   const PJRT_Api *api = executable->client->api;
   PJRT_Executable *program;
@@ -47,7 +41,7 @@ static torus_status_t read_result_count(torus_executable_t *executable) {
   args.executable = program;
   torus_status_t status = torus_pjrt_status(api, api->PJRT_Executable_NumOutputs(&args));
   if (!status) executable->result_count = args.num_outputs;
-  program_destroy(api, program);
+  torus_pjrt_executable_destroy(api, program);
   return status;
 }
 
@@ -59,7 +53,8 @@ static torus_status_t compile_once(torus_executable_t *executable, const PJRT_Pr
   args.client = client->client;
   args.program = program;
   args.compile_options = options;
-  torus_pjrt_options_encode(options_text, atomic_load(&client->refused_options), options,
+  torus_pjrt_options_encode(&TORUS_PJRT_BUILD_ONE, options_text,
+                            atomic_load(&client->refused_options), options,
                             &args.compile_options_size);
   TORUS_TRY(torus_pjrt_status(client->api, client->api->PJRT_Client_Compile(&args)));
   executable->loaded = args.executable;
@@ -88,15 +83,7 @@ torus_status_t torus_executable_compile(torus_client_t *client, int device, cons
   TORUS_TRY(torus_pjrt_check_device(client, device));
   torus_executable_t *executable;
   TORUS_TRY(executable_new(client, device, &executable));
-  const char format[] = "mlir";
-  /* The field is not const, but the text is only read. */
-  PJRT_Program program = {
-      .struct_size = PJRT_Program_STRUCT_SIZE,
-      .code = (char *)text,
-      .code_size = text_bytes,
-      .format = format,
-      .format_size = sizeof format - 1,
-  };
+  PJRT_Program program = torus_pjrt_program(text, text_bytes);
   torus_status_t status =
       compile_program(executable, &program, torus_pjrt_options_text(client->is_cpu, effort));
   if (!status) status = read_result_count(executable);
@@ -211,24 +198,6 @@ torus_status_t torus_executable_run(torus_executable_t *executable,
                                  out_results);
 }
 
-static torus_status_t copy_serialized(const PJRT_Api *api, PJRT_Executable *program,
-                                      char **out_bytes, size_t *out_size) {
-  TORUS_PJRT_ARGS(PJRT_Executable_Serialize, args);
-  args.executable = program;
-  TORUS_TRY(torus_pjrt_status(api, api->PJRT_Executable_Serialize(&args)));
-  void *copy;
-  torus_status_t status = torus_try_alloc(args.serialized_bytes_size, &copy);
-  if (!status) {
-    memcpy(copy, args.serialized_bytes, args.serialized_bytes_size);
-    *out_bytes = copy;
-    *out_size = args.serialized_bytes_size;
-  }
-  if (args.serialized_executable_deleter) {
-    args.serialized_executable_deleter(args.serialized_executable);
-  }
-  return status;
-}
-
 static torus_status_t unimplemented(const torus_client_t *client, const char *action) {
   return torus_status_make(TORUS_STATUS_UNIMPLEMENTED, "PJRT plugin '%s' cannot %s programs",
                            client->plugin_path, action);
@@ -244,8 +213,8 @@ torus_status_t torus_executable_serialize(torus_executable_t *executable, char *
   }
   PJRT_Executable *program;
   TORUS_TRY(program_of(executable, &program));
-  torus_status_t status = copy_serialized(api, program, out_bytes, out_size);
-  program_destroy(api, program);
+  torus_status_t status = torus_pjrt_executable_serialize(api, program, out_bytes, out_size);
+  torus_pjrt_executable_destroy(api, program);
   return torus_status_annotate(status, "serialization");
 }
 

@@ -10,6 +10,7 @@
 
 #include "pjrt_c_api.h"
 #include "torus/pjrt.h"
+#include "torus/topology.h"
 
 /* An argument structure of |name| with its size set and everything else zero. */
 #define TORUS_PJRT_ARGS(name, variable)                                                            \
@@ -53,6 +54,14 @@ struct torus_executable {
   size_t result_count;           /* arrays that @main returns */
 };
 
+struct torus_topology {
+  const PJRT_Api *api;                /* of the plugin, which is never unloaded */
+  PJRT_TopologyDescription *topology; /* owned */
+  torus_topology_device_t *devices;   /* owned, with their kinds */
+  size_t device_count;
+  char *platform_version;             /* owned */
+};
+
 /* plugin.c */
 
 /* The function table of the plugin at |path|, loaded and initialised once a process. */
@@ -63,6 +72,10 @@ TORUS_NODISCARD torus_status_t torus_pjrt_status(const PJRT_Api *api, PJRT_Error
 
 /* Waits for |event|, destroys it, and returns its outcome. NULL is success. */
 TORUS_NODISCARD torus_status_t torus_pjrt_event_await(const PJRT_Api *api, PJRT_Event *event);
+
+/* A copy of a text that carries a length and may lack the final zero; to be freed with torus_free. */
+TORUS_NODISCARD torus_status_t torus_pjrt_copy_text(const char *text, size_t size_bytes,
+                                                    char **out_text);
 
 /* client.c */
 
@@ -75,15 +88,48 @@ TORUS_NODISCARD torus_status_t torus_pjrt_check_device(const torus_client_t *cli
 TORUS_NODISCARD torus_status_t torus_pjrt_buffer_new(torus_client_t *client, int device,
                                                      torus_buffer_t **out_buffer);
 
+/* program.c */
+
+/* StableHLO text as PJRT takes it; |text| is borrowed. */
+PJRT_Program torus_pjrt_program(const char *text, size_t text_bytes);
+
+void torus_pjrt_executable_destroy(const PJRT_Api *api, PJRT_Executable *executable);
+
+/* |out_bytes| must be freed with torus_free. */
+TORUS_NODISCARD torus_status_t torus_pjrt_executable_serialize(const PJRT_Api *api,
+                                                               PJRT_Executable *executable,
+                                                               char **out_bytes, size_t *out_size);
+
+/* The program after the compiler's work; |out_bytes| must be freed with torus_free. UNIMPLEMENTED
+ * where the plugin does not show it. */
+TORUS_NODISCARD torus_status_t torus_pjrt_executable_optimized(const PJRT_Api *api,
+                                                               PJRT_Executable *executable,
+                                                               char **out_bytes, size_t *out_size);
+
 /* options.c */
+
+/* How a program is laid out over devices. */
+typedef struct torus_pjrt_build {
+  int replica_count;
+  int partition_count;
+  bool is_portable; /* no devices of its own: they are named at each run */
+  bool use_shardy;
+} torus_pjrt_build_t;
+
+/* One program on one device, whichever. */
+#define TORUS_PJRT_BUILD_ONE                                                                       \
+  (torus_pjrt_build_t) { .replica_count = 1, .partition_count = 1, .is_portable = true }
 
 /* The compile options of |effort| as "name=value;" pairs. */
 const char *torus_pjrt_options_text(bool is_cpu, torus_effort_t effort);
 
 /* Encodes them as a CompileOptionsProto without those of the bit set |refused|. |out_bytes| has
  * TORUS_PJRT_MAX_OPTIONS_BYTES bytes. */
-void torus_pjrt_options_encode(const char *text, uint32_t refused, char *out_bytes,
-                               size_t *out_size);
+void torus_pjrt_options_encode(const torus_pjrt_build_t *build, const char *text, uint32_t refused,
+                               char *out_bytes, size_t *out_size);
+
+/* INVALID_ARGUMENT unless |text| has the form that is encoded and fits. */
+TORUS_NODISCARD torus_status_t torus_pjrt_options_check(const char *text);
 
 /* The position in |text| of the option that |message| says the plugin does not know, or -1. */
 int torus_pjrt_options_find_refused(const char *text, const char *message);

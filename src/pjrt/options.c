@@ -3,12 +3,21 @@
  * do not justify a protocol buffer library:
  *
  *   CompileOptionsProto {
- *     executable_build_options = 3 { num_replicas = 4: 1; num_partitions = 5: 1 }
+ *     executable_build_options = 3 {
+ *       num_replicas = 4
+ *       num_partitions = 5
+ *       use_spmd_partitioning = 6: true
+ *       allow_spmd_sharding_propagation_to_output = 12: true
+ *       use_shardy_partitioner = 19
+ *     }
  *     compile_portable_executable = 4: true
- *     env_option_overrides = 7: map from text to { bool_field = 2 or int_field = 3 }
+ *     env_option_overrides = 7: map from text to { string_field = 1, bool_field = 2, int_field = 3
+ *                                                  or double_field = 4 }
  *   }
  *
- * A portable executable has no device of its own: one compilation serves every device. */
+ * A portable executable has no device of its own: one compilation serves every device. A
+ * partitioned one cannot be portable. Results without a sharding get the one that suits the
+ * compiler; otherwise each device would be sent all of them. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,38 +74,89 @@ static void put_block(writer_t *writer, unsigned field, const void *bytes, size_
   put_bytes(writer, bytes, size_bytes);
 }
 
-/* |value| is "true", "false" or a decimal number. */
-static void put_override(writer_t *writer, const char *name, size_t name_bytes,
-                         const char *value) {
-  char value_bytes[16], entry_bytes[128];
-  writer_t inner = {value_bytes, 0, sizeof value_bytes};
-  writer_t entry = {entry_bytes, 0, sizeof entry_bytes};
-  if (value[0] == 't' || value[0] == 'f') {
-    put_number(&inner, 2, value[0] == 't');
-  } else {
-    put_number(&inner, 3, (uint64_t)strtoll(value, NULL, 10));
+static bool is_text(const char *value, size_t value_bytes, const char *text) {
+  return value_bytes == strlen(text) && memcmp(value, text, value_bytes) == 0;
+}
+
+/* The type of an option follows from how its value is written. */
+static void put_value(writer_t *writer, const char *value, size_t value_bytes) {
+  char *end;
+  bool is_true = is_text(value, value_bytes, "true");
+  if (is_true || is_text(value, value_bytes, "false")) {
+    put_number(writer, 2, is_true);
+    return;
   }
+  long long number = strtoll(value, &end, 10);
+  if (value_bytes && end == value + value_bytes) {
+    put_number(writer, 3, (uint64_t)number);
+    return;
+  }
+  double real = strtod(value, &end);
+  if (value_bytes && end == value + value_bytes) {
+    put_varint(writer, 4 << 3 | 1);
+    put_bytes(writer, &real, sizeof real); /* little-endian on every platform of a plugin */
+    return;
+  }
+  put_block(writer, 1, value, value_bytes);
+}
+
+#define MAX_OVERRIDE_BYTES 200
+
+static void put_override(writer_t *writer, const char *name, size_t name_bytes, const char *value,
+                         size_t value_bytes) {
+  char inner_bytes[MAX_OVERRIDE_BYTES + 16], entry_bytes[MAX_OVERRIDE_BYTES + 32];
+  writer_t inner = {inner_bytes, 0, sizeof inner_bytes};
+  writer_t entry = {entry_bytes, 0, sizeof entry_bytes};
+  put_value(&inner, value, value_bytes);
   put_block(&entry, 1, name, name_bytes);
   put_block(&entry, 2, inner.bytes, inner.size);
   put_block(writer, 7, entry.bytes, entry.size);
 }
 
-void torus_pjrt_options_encode(const char *text, uint32_t refused, char *out_bytes,
-                               size_t *out_size) {
-  char build_bytes[16];
-  writer_t build = {build_bytes, 0, sizeof build_bytes};
+static void put_build(writer_t *writer, const torus_pjrt_build_t *build) {
+  char bytes[32];
+  writer_t inner = {bytes, 0, sizeof bytes};
+  put_number(&inner, 4, (uint64_t)build->replica_count);
+  put_number(&inner, 5, (uint64_t)build->partition_count);
+  if (build->partition_count > 1) {
+    put_number(&inner, 6, true);
+    put_number(&inner, 12, true);
+  }
+  if (build->use_shardy) put_number(&inner, 19, true);
+  put_block(writer, 3, inner.bytes, inner.size);
+}
+
+void torus_pjrt_options_encode(const torus_pjrt_build_t *build, const char *text, uint32_t refused,
+                               char *out_bytes, size_t *out_size) {
   writer_t writer = {out_bytes, 0, TORUS_PJRT_MAX_OPTIONS_BYTES};
-  put_number(&build, 4, 1);
-  put_number(&build, 5, 1);
-  put_block(&writer, 3, build.bytes, build.size);
-  put_number(&writer, 4, true);
+  put_build(&writer, build);
+  if (build->is_portable) put_number(&writer, 4, true);
   for (unsigned position = 0; *text; position++) {
     size_t name_bytes = strcspn(text, "=");
     const char *value = text + name_bytes + 1;
-    if (!(refused >> position & 1)) put_override(&writer, text, name_bytes, value);
-    text = value + strcspn(value, ";") + 1;
+    size_t value_bytes = strcspn(value, ";");
+    bool is_refused = position < 32 && refused >> position & 1;
+    if (!is_refused) put_override(&writer, text, name_bytes, value, value_bytes);
+    text = value + value_bytes + 1;
   }
   *out_size = writer.size;
+}
+
+torus_status_t torus_pjrt_options_check(const char *text) {
+  size_t room = TORUS_PJRT_MAX_OPTIONS_BYTES - 64;
+  for (const char *pair = text; *pair;) {
+    size_t name_bytes = strcspn(pair, "=;"), pair_bytes = strcspn(pair, ";");
+    if (name_bytes == 0 || pair[name_bytes] != '=' || pair[pair_bytes] != ';') {
+      return torus_status_make(TORUS_STATUS_INVALID_ARGUMENT,
+                               "compiler option '%.*s' is not name=value;", (int)pair_bytes, pair);
+    }
+    if (pair_bytes > MAX_OVERRIDE_BYTES || pair_bytes + 32 > room) {
+      return torus_status_make(TORUS_STATUS_INVALID_ARGUMENT, "compiler options are too long");
+    }
+    room -= pair_bytes + 32;
+    pair += pair_bytes + 1;
+  }
+  return TORUS_OK;
 }
 
 int torus_pjrt_options_find_refused(const char *text, const char *message) {

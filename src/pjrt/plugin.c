@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "pjrt/internal.h"
+#include "torus/memory.h"
 
 #define REMEDY "install a PJRT plugin (for the CPU: pip install xla-cpu-pjrt) or correct the path"
 
@@ -66,6 +67,14 @@ torus_status_t torus_pjrt_status(const PJRT_Api *api, PJRT_Error *error) {
   destroy.error = error;
   api->PJRT_Error_Destroy(&destroy);
   return status;
+}
+
+torus_status_t torus_pjrt_copy_text(const char *text, size_t size_bytes, char **out_text) {
+  void *block;
+  TORUS_TRY(torus_try_alloc(size_bytes + 1, &block));
+  if (size_bytes) memcpy(block, text, size_bytes);
+  *out_text = block;
+  return TORUS_OK;
 }
 
 torus_status_t torus_pjrt_event_await(const PJRT_Api *api, PJRT_Event *event) {
