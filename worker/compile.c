@@ -16,7 +16,8 @@
  *   request    topology NAME                 required; alone it asks for a description
  *              text FILE                     StableHLO text
  *              replicas N, partitions N      default 1
- *              shardy 1                      the text has sdy.sharding
+ * *              shardy 1 *                      the text has sdy.sharding
+ *              free 011... *                   results whose sharding the compiler chooses
  *              option name=value             for the compiler, repeatable
  *              serialized FILE, optimized FILE   where to write what comes out
  */
@@ -37,6 +38,7 @@ typedef struct request {
   char topology[256];
   char text[4096], serialized[4096], optimized[4096]; /* paths; empty: none */
   char overrides[1024];                               /* "name=value;" pairs */
+  char free_results[1 << 16];                         /* '0' and '1' */
   int replicas, partitions;
   bool use_shardy;
 } request_t;
@@ -111,14 +113,18 @@ static bool set_field(request_t *request, const char *key, const char *value) {
   if (!strcmp(key, "option")) return add_option(request, value);
   if (!strcmp(key, "replicas")) return set_count(&request->replicas, value);
   if (!strcmp(key, "partitions")) return set_count(&request->partitions, value);
+  if (!strcmp(key, "free")) {
+    return copy(request->free_results, sizeof request->free_results, value);
+  }
   if (!strcmp(key, "shardy")) request->use_shardy = value[0] == '1';
   return !strcmp(key, "shardy");
 }
 
 /* False at the end of the input. All lines of a request are read even if one is wrong. */
 static bool read_request(request_t *request, torus_status_t *out_status) {
-  char line[4200];
-  *request = (request_t){.replicas = 1, .partitions = 1};
+  char line[sizeof request->free_results + 32];
+  memset(request, 0, sizeof *request);
+  request->replicas = request->partitions = 1;
   *out_status = TORUS_OK;
   while (fgets(line, sizeof line, stdin)) {
     line[strcspn(line, "\n")] = 0;
@@ -250,6 +256,7 @@ static torus_status_t compile_text(worker_t *worker, const request_t *request, c
       .partition_count = request->partitions,
       .use_shardy = request->use_shardy,
       .overrides = request->overrides,
+      .free_results = request->free_results,
   };
   return torus_binary_compile(worker->topology, text, size, &options, out_binary);
 }

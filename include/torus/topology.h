@@ -51,6 +51,9 @@ typedef struct torus_binary_options {
   int partition_count;   /* devices that share one copy; at least 1 */
   bool use_shardy;       /* shardings are written as sdy.sharding, not mhlo.sharding */
   const char *overrides; /* compiler options as "name=value;" pairs; "": none */
+  const char *free_results; /* for each result '1' where the compiler chooses how it lies on the
+                               partitions, else '0'; NULL: where the text says nothing, each
+                               partition has all of it */
 } torus_binary_options_t;
 
 /* Compiles StableHLO text. What the compiler refuses is an error with its message.

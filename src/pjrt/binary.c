@@ -14,21 +14,24 @@ struct torus_binary {
 static torus_status_t compile(torus_binary_t *binary, const PJRT_Program *program,
                               const torus_binary_options_t *options) {
   const PJRT_Api *api = binary->topology->api;
-  char bytes[TORUS_PJRT_MAX_OPTIONS_BYTES];
+  torus_strbuf_t encoded = {0};
   torus_pjrt_build_t build = {
       .replica_count = options->replica_count,
       .partition_count = options->partition_count,
       .use_shardy = options->use_shardy,
+      .free_results = options->free_results,
   };
   TORUS_PJRT_ARGS(PJRT_Compile, args);
   args.topology = binary->topology->topology;
   args.program = program;
-  args.compile_options = bytes;
-  TORUS_TRY(torus_pjrt_options_check(options->overrides));
-  torus_pjrt_options_encode(&build, options->overrides, 0, bytes, &args.compile_options_size);
-  TORUS_TRY(torus_pjrt_status(api, api->PJRT_Compile(&args)));
+  torus_status_t status = torus_pjrt_options_check(options->overrides);
+  if (!status) status = torus_pjrt_options_encode(&build, options->overrides, 0, &encoded);
+  args.compile_options = encoded.data;
+  args.compile_options_size = encoded.size;
+  if (!status) status = torus_pjrt_status(api, api->PJRT_Compile(&args));
+  torus_strbuf_deinit(&encoded);
   binary->executable = args.executable;
-  return TORUS_OK;
+  return status;
 }
 
 static torus_status_t check_counts(const torus_topology_t *topology,

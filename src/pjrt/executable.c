@@ -48,17 +48,19 @@ static torus_status_t read_result_count(torus_executable_t *executable) {
 static torus_status_t compile_once(torus_executable_t *executable, const PJRT_Program *program,
                                    const char *options_text) {
   torus_client_t *client = executable->client;
-  char options[TORUS_PJRT_MAX_OPTIONS_BYTES];
+  torus_strbuf_t options = {0};
   TORUS_PJRT_ARGS(PJRT_Client_Compile, args);
   args.client = client->client;
   args.program = program;
-  args.compile_options = options;
-  torus_pjrt_options_encode(&TORUS_PJRT_BUILD_ONE, options_text,
-                            atomic_load(&client->refused_options), options,
-                            &args.compile_options_size);
-  TORUS_TRY(torus_pjrt_status(client->api, client->api->PJRT_Client_Compile(&args)));
+  torus_status_t status =
+      torus_pjrt_options_encode(&TORUS_PJRT_BUILD_ONE, options_text,
+                                atomic_load(&client->refused_options), &options);
+  args.compile_options = options.data;
+  args.compile_options_size = options.size;
+  if (!status) status = torus_pjrt_status(client->api, client->api->PJRT_Client_Compile(&args));
+  torus_strbuf_deinit(&options);
   executable->loaded = args.executable;
-  return TORUS_OK;
+  return status;
 }
 
 /* Compilers gain and lose options: one the plugin does not know is left out from then on. */

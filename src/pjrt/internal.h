@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/strbuf.h"
 #include "pjrt_c_api.h"
 #include "torus/pjrt.h"
 #include "torus/topology.h"
@@ -22,9 +23,6 @@
 
 /* PyTorch's own limit is 64. */
 #define TORUS_PJRT_MAX_RANK 64
-
-/* Room for the encoded compile options. */
-#define TORUS_PJRT_MAX_OPTIONS_BYTES 1024
 
 struct torus_client {
   const PJRT_Api *api;           /* of the plugin, which is never unloaded */
@@ -114,6 +112,8 @@ typedef struct torus_pjrt_build {
   int partition_count;
   bool is_portable; /* no devices of its own: they are named at each run */
   bool use_shardy;
+  const char *free_results; /* for each result '1' if the compiler may choose its sharding, else
+                               '0'; NULL: it chooses none */
 } torus_pjrt_build_t;
 
 /* One program on one device, whichever. */
@@ -123,12 +123,12 @@ typedef struct torus_pjrt_build {
 /* The compile options of |effort| as "name=value;" pairs. */
 const char *torus_pjrt_options_text(bool is_cpu, torus_effort_t effort);
 
-/* Encodes them as a CompileOptionsProto without those of the bit set |refused|. |out_bytes| has
- * TORUS_PJRT_MAX_OPTIONS_BYTES bytes. */
-void torus_pjrt_options_encode(const torus_pjrt_build_t *build, const char *text, uint32_t refused,
-                               char *out_bytes, size_t *out_size);
+/* Appends them to |out| as a CompileOptionsProto, without those of the bit set |refused|. */
+TORUS_NODISCARD torus_status_t torus_pjrt_options_encode(const torus_pjrt_build_t *build,
+                                                         const char *text, uint32_t refused,
+                                                         torus_strbuf_t *out);
 
-/* INVALID_ARGUMENT unless |text| has the form that is encoded and fits. */
+/* INVALID_ARGUMENT unless |text| has the form that is encoded. */
 TORUS_NODISCARD torus_status_t torus_pjrt_options_check(const char *text);
 
 /* The position in |text| of the option that |message| says the plugin does not know, or -1. */

@@ -26,7 +26,7 @@ static const char add_text[] =
 
 static torus_status_t compile(torus_topology_t *topology, int partitions, const char *overrides,
                               torus_binary_t **out_binary) {
-  torus_binary_options_t options = {1, partitions, false, overrides};
+  torus_binary_options_t options = {.replica_count = 1, .partition_count = partitions, .overrides = overrides};
   return torus_binary_compile(topology, add_text, strlen(add_text), &options, out_binary);
 }
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from torch_tpu.aot import worker as workers
 from torch_tpu.aot.errors import CompilationRefused
+from torch_tpu.aot.sharding import free_results
 from torch_tpu.aot.topologies import check_name
 
 __all__ = ["Compiled", "Memory", "compile_text"]
@@ -108,7 +109,7 @@ def compile_text(
         See `torch_tpu.aot.topologies.describe`.
     num_partitions : int
         Over how many devices one run of the program is spread, as the ``mhlo.sharding`` attributes
-        of its arguments and results say.
+        of its arguments and results say. The compiler chooses for results without one.
     num_replicas : int
         How many copies run, each on its own data.
     shardy : bool
@@ -140,6 +141,7 @@ def compile_text(
         ("partitions", str(num_partitions)),
         ("replicas", str(num_replicas)),
         ("shardy", str(int(shardy))),
+        *_free_lines(text, num_partitions),
         *(("option", f"{key}={value}") for key, value in written.items()),
     ]
     with tempfile.TemporaryDirectory(prefix="torus-aot-") as name:
@@ -161,6 +163,13 @@ def compile_text(
             num_partitions=num_partitions,
             num_replicas=num_replicas,
         )
+
+
+def _free_lines(text: str, num_partitions: int) -> list[tuple[str, str]]:
+    if num_partitions == 1:
+        return []
+    flags = "".join("01"[is_free] for is_free in free_results(text))
+    return [("free", flags)] if flags else []
 
 
 def _request(
