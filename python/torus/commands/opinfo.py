@@ -22,7 +22,7 @@ HELP = "run PyTorch's operator samples (OpInfo) on the device against the CPU"
 
 Row = dict[str, Any]
 
-_KEY = ("op", "dtype", "samples", "backward", "views", "fallback")
+_KEY = ("op", "dtype", "samples", "backward", "views", "fallback", "target")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=int, default=3, help="at most so many of each operator")
     parser.add_argument("--backward", action="store_true", help="compare gradients too")
     parser.add_argument("--views", action="store_true", help="lay every tensor out as a view")
+    parser.add_argument(
+        "--compile-for",
+        metavar="TOPOLOGIES",
+        help="do not run the samples: ask the TPU compiler whether it takes their programs, for "
+        "topologies separated by commas, such as v6e:2x2,tpu7x:2x2x1 (needs libtpu, and no TPU)",
+    )
     parser.add_argument(
         "--only", metavar="NAMES", help="these operators, separated by commas, all their variants"
     )
@@ -93,8 +99,9 @@ def _plans(arguments: argparse.Namespace) -> list[Any]:
     from torus.opinfo.judge import Plan
 
     return [
-        Plan(dtype, arguments.samples, arguments.backward, arguments.views)
+        Plan(dtype, arguments.samples, arguments.backward, arguments.views, target)
         for dtype in arguments.dtype or ["float32"]
+        for target in (arguments.compile_for or "").split(",")
     ]
 
 
@@ -146,6 +153,7 @@ class _Journal:
             self._file.close()
 
     def _keep(self, row: Row) -> None:
+        row.setdefault("target", "")
         self.rows[tuple(row[name] for name in _KEY)] = row
 
     def add(self, row: Row) -> None:

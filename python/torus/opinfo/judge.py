@@ -72,12 +72,16 @@ class Plan:
         Compare gradients too, where the operator has them.
     views : bool
         Lay every tensor of a sample out as a view, see `torus.opinfo.views`.
+    target : str
+        A topology for which the samples' programs are compiled by the TPU compiler, see
+        `torus.opinfo.compiling`; empty: they are run and compared.
     """
 
     dtype: str = "float32"
     samples: int = 3
     backward: bool = False
     views: bool = False
+    target: str = ""
 
 
 @dataclasses.dataclass
@@ -171,7 +175,8 @@ def _copy(
     return copy.requires_grad_() if grad and tensor.requires_grad else copy
 
 
-def _side(op: Any, sample: Any, device: str, plan: Plan, grad: bool, first_kind: int) -> _Side:
+def side_of(op: Any, sample: Any, device: str, plan: Plan, grad: bool, first_kind: int) -> _Side:
+    """Return a sample's tensors on a device, laid out as the plan says."""
     place = views.placements(first_kind) if plan.views else None
 
     def move(leaf: Any) -> Any:
@@ -257,14 +262,15 @@ def judge(op: Any, plan: Plan, first_kind: int = 0) -> Verdict:
         return found
     dtype = getattr(torch, plan.dtype)
     grad = plan.backward and op.supports_autograd and dtype.is_floating_point
-    for number, sample in enumerate(_samples(op, dtype, grad, plan.samples, found)):
+    for number, sample in enumerate(samples(op, dtype, grad, plan.samples, found)):
         _judge_sample(op, sample, plan, grad, first_kind + number, found)
     if found.tried == 0 and found.verdict == "pass":
         found.verdict = "nosample"
     return found
 
 
-def _samples(op: Any, dtype: torch.dtype, grad: bool, limit: int, found: Verdict) -> Iterator[Any]:
+def samples(op: Any, dtype: torch.dtype, grad: bool, limit: int, found: Verdict) -> Iterator[Any]:
+    """Yield the operator's first samples; that none can be made is noted in `found`."""
     torch.manual_seed(0)
     try:
         samples = iter(op.sample_inputs("cpu", dtype, requires_grad=grad))
@@ -283,8 +289,8 @@ def _judge_sample(
         return
     process = sample.output_process_fn_grad if grad or op.name in _FREE_SIGNS else None
     try:
-        actual = _side(op, sample, "tpu", plan, grad, first_kind)
-        expected = _side(op, sample, "cpu", plan, grad, first_kind)
+        actual = side_of(op, sample, "tpu", plan, grad, first_kind)
+        expected = side_of(op, sample, "cpu", plan, grad, first_kind)
         expected.run(op, process)
     except Exception:  # the CPU itself does not take it
         return

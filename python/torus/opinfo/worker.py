@@ -29,6 +29,10 @@ def _time_up(*_: Any) -> None:
 def _judge(op: Any, plan: judge.Plan, first_kind: int, seconds: int) -> judge.Verdict:
     signal.alarm(seconds)
     try:
+        if plan.target:
+            from torus.opinfo import compiling
+
+            return compiling.judge(op, plan, first_kind)
         return judge.judge(op, plan, first_kind)
     except _TimeUpError:
         return judge.Verdict(judge.op_name(op), "timeout", 0, 1, f"over {seconds} s")
