@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "torus/dtype.h"
+#include "torus/sharding.h"
 #include "torus/status.h"
 
 #ifdef __cplusplus
@@ -70,6 +71,26 @@ size_t torus_buffer_size_bytes(const torus_buffer_t *buffer);
 torus_buffer_t *torus_buffer_retain(torus_buffer_t *buffer);  /* accepts NULL */
 void torus_buffer_release(torus_buffer_t *buffer);            /* accepts NULL */
 
+/* ---- buffers on several devices ---- */
+
+/* Such a buffer stands for the whole array: its bytes, waiting for it and copies of it are those of
+ * the array, wherever its pieces lie. Its device is the first of its sharding. */
+
+/* Copies dense row-major host data, each piece to its devices. */
+TORUS_NODISCARD torus_status_t torus_buffer_from_host_sharded(torus_client_t *client,
+                                                              const void *data,
+                                                              torus_dtype_t dtype, int rank,
+                                                              const int64_t *dims,
+                                                              torus_sharding_t *sharding,
+                                                              torus_buffer_t **out_buffer);
+/* The same array laid out as |sharding|, or, where that is NULL, on |device| alone. Pieces that must
+ * be cut anew go through the host. */
+TORUS_NODISCARD torus_status_t torus_buffer_lay_out(torus_buffer_t *buffer,
+                                                    torus_sharding_t *sharding, int device,
+                                                    torus_buffer_t **out_buffer);
+/* NULL for a buffer on one device; lives as long as the buffer. */
+torus_sharding_t *torus_buffer_sharding(const torus_buffer_t *buffer);
+
 /* ---- executable ---- */
 
 /* How much the compiler may spend. */
@@ -107,6 +128,48 @@ TORUS_NODISCARD torus_status_t torus_executable_serialize(torus_executable_t *ex
                                                           char **out_bytes, size_t *out_size);
 TORUS_NODISCARD torus_status_t torus_executable_load(torus_client_t *client, const char *bytes,
                                                      size_t size, torus_executable_t **out_executable);
+
+/* ---- programs on several devices ---- */
+
+typedef struct torus_array {
+  torus_dtype_t dtype;
+  int rank;
+  const int64_t *dims;
+} torus_array_t;
+
+/* How a program is spread over the devices of |mesh|: the compiler works out who computes what and
+ * puts the exchange of data in. */
+typedef struct torus_partitioning {
+  torus_sharding_t *mesh;             /* any sharding over the devices */
+  size_t argument_count;
+  torus_sharding_t *const *arguments; /* NULL entries: all of it on every device */
+  size_t result_count;
+  const torus_array_t *results;       /* whole arrays */
+  torus_sharding_t *const *wanted;    /* of the results; NULL entries: the compiler chooses */
+} torus_partitioning_t;
+
+/* The text carries the same shardings as mhlo.sharding attributes, see torus_sharding_text. Runs of
+ * the executable are one launch on all devices. Arguments that lie otherwise are laid out anew at
+ * each run. */
+TORUS_NODISCARD torus_status_t torus_executable_compile_partitioned(
+    torus_client_t *client, const char *text, size_t text_bytes, torus_effort_t effort,
+    const torus_partitioning_t *partitioning, torus_executable_t **out_executable);
+TORUS_NODISCARD torus_status_t torus_executable_load_partitioned(
+    torus_client_t *client, const char *bytes, size_t size,
+    const torus_partitioning_t *partitioning, torus_executable_t **out_executable);
+/* How argument or result |index| of a partitioned executable lies; NULL: on every device, or the
+ * executable is not partitioned. */
+torus_sharding_t *torus_executable_argument_sharding(const torus_executable_t *executable,
+                                                     size_t index);
+torus_sharding_t *torus_executable_result_sharding(const torus_executable_t *executable,
+                                                   size_t index);
+/* Of the mhlo.sharding attribute; freed by the caller with torus_free. NULL when memory is short. */
+char *torus_sharding_text(const torus_sharding_t *sharding);
+/* The program after the compiler's work, an HloModuleProtoWithConfig; |out_bytes| must be freed with
+ * torus_free. UNIMPLEMENTED where the plugin does not show it. */
+TORUS_NODISCARD torus_status_t torus_executable_optimized(torus_executable_t *executable,
+                                                          char **out_bytes, size_t *out_size);
+
 torus_executable_t *torus_executable_retain(torus_executable_t *executable);
 void torus_executable_release(torus_executable_t *executable);  /* accepts NULL */
 

@@ -45,6 +45,17 @@ static torus_status_t read_result_count(torus_executable_t *executable) {
   return status;
 }
 
+static torus_status_t encode_options(torus_executable_t *executable, const char *options_text,
+                                     torus_strbuf_t *out) {
+  torus_client_t *client = executable->client;
+  torus_pjrt_build_t build = TORUS_PJRT_BUILD_ONE;
+  if (executable->partition) {
+    TORUS_TRY(torus_pjrt_partition_build(client, executable->partition, &build));
+  }
+  return torus_pjrt_options_encode(&build, options_text, atomic_load(&client->refused_options),
+                                   out);
+}
+
 static torus_status_t compile_once(torus_executable_t *executable, const PJRT_Program *program,
                                    const char *options_text) {
   torus_client_t *client = executable->client;
@@ -52,9 +63,7 @@ static torus_status_t compile_once(torus_executable_t *executable, const PJRT_Pr
   TORUS_PJRT_ARGS(PJRT_Client_Compile, args);
   args.client = client->client;
   args.program = program;
-  torus_status_t status =
-      torus_pjrt_options_encode(&TORUS_PJRT_BUILD_ONE, options_text,
-                                atomic_load(&client->refused_options), &options);
+  torus_status_t status = encode_options(executable, options_text, &options);
   args.compile_options = options.data;
   args.compile_options_size = options.size;
   if (!status) status = torus_pjrt_status(client->api, client->api->PJRT_Client_Compile(&args));
@@ -97,6 +106,49 @@ torus_status_t torus_executable_compile(torus_client_t *client, int device, cons
   return torus_status_annotate(status, "compilation");
 }
 
+static void unload(torus_executable_t *executable) {
+  if (!executable->loaded) return;
+  const PJRT_Api *api = executable->client->api;
+  TORUS_PJRT_ARGS(PJRT_LoadedExecutable_Destroy, args);
+  args.executable = executable->loaded;
+  torus_status_ignore(torus_pjrt_status(api, api->PJRT_LoadedExecutable_Destroy(&args)));
+  executable->loaded = NULL;
+}
+
+/* A program some of whose results lie in no way that has a name is compiled again with those on
+ * every device. */
+static torus_status_t compile_partitioned(torus_executable_t *executable,
+                                          const PJRT_Program *program, const char *options_text) {
+  TORUS_TRY(compile_program(executable, program, options_text));
+  TORUS_TRY(read_result_count(executable));
+  torus_status_t status = torus_pjrt_partition_learn(executable);
+  if (torus_status_code(status) != TORUS_STATUS_UNIMPLEMENTED) return status;
+  torus_status_ignore(status);
+  unload(executable);
+  return compile_program(executable, program, options_text);
+}
+
+torus_status_t torus_executable_compile_partitioned(torus_client_t *client, const char *text,
+                                                    size_t text_bytes, torus_effort_t effort,
+                                                    const torus_partitioning_t *partitioning,
+                                                    torus_executable_t **out_executable) {
+  torus_executable_t *executable;
+  TORUS_TRY(executable_new(client, partitioning->mesh->devices[0], &executable));
+  *out_executable = NULL;
+  PJRT_Program program = torus_pjrt_program(text, text_bytes);
+  torus_status_t status = torus_pjrt_partition_new(partitioning, &executable->partition);
+  if (!status) {
+    status = compile_partitioned(executable, &program,
+                                 torus_pjrt_options_text(client->is_cpu, effort));
+  }
+  if (!status) {
+    *out_executable = executable;
+    executable = NULL;
+  }
+  torus_executable_release(executable);
+  return torus_status_annotate(status, "compilation for several devices");
+}
+
 /* The lists that one run hands to the plugin: in |inline_lists|, or in |block| when they are
  * long. */
 typedef struct run_lists {
@@ -124,6 +176,11 @@ static torus_status_t fill_arguments(run_lists_t *lists, torus_buffer_t *const *
       return torus_status_make(TORUS_STATUS_INVALID_ARGUMENT,
                                "argument %zu is on device %d, but the program runs on device %d", i,
                                (int)arguments[i]->device, device);
+    }
+    if (arguments[i]->shards) {
+      return torus_status_make(TORUS_STATUS_INVALID_ARGUMENT,
+                               "argument %zu lies on several devices, but the program runs on one",
+                               i);
     }
     lists->arguments[i] = arguments[i]->buffer;
   }
@@ -169,6 +226,17 @@ static torus_status_t run_with_lists(torus_executable_t *executable, int device,
   return TORUS_OK;
 }
 
+static torus_status_t run_alone(torus_executable_t *executable, int device,
+                                torus_buffer_t *const *arguments, size_t argument_count,
+                                torus_buffer_t **out_results) {
+  run_lists_t lists;
+  TORUS_TRY(lists_init(&lists, argument_count, executable->result_count));
+  torus_status_t status =
+      run_with_lists(executable, device, &lists, arguments, argument_count, out_results);
+  torus_free(lists.block);
+  return status;
+}
+
 torus_status_t torus_executable_run_on(torus_executable_t *executable, int device,
                                        torus_buffer_t *const *arguments, size_t argument_count,
                                        size_t result_count, torus_buffer_t **out_results) {
@@ -179,11 +247,10 @@ torus_status_t torus_executable_run_on(torus_executable_t *executable, int devic
                              executable->result_count, result_count);
   }
   TORUS_TRY(torus_pjrt_check_device(executable->client, device));
-  run_lists_t lists;
-  TORUS_TRY(lists_init(&lists, argument_count, result_count));
   torus_status_t status =
-      run_with_lists(executable, device, &lists, arguments, argument_count, out_results);
-  torus_free(lists.block);
+      executable->partition
+          ? torus_pjrt_partition_run(executable, arguments, argument_count, out_results)
+          : run_alone(executable, device, arguments, argument_count, out_results);
   if (!status) return TORUS_OK;
   for (size_t i = 0; i < result_count; i++) {
     torus_buffer_release(out_results[i]);
@@ -249,6 +316,39 @@ torus_status_t torus_executable_load(torus_client_t *client, const char *bytes, 
   return torus_status_annotate(status, "loading of a serialized program");
 }
 
+torus_status_t torus_executable_load_partitioned(torus_client_t *client, const char *bytes,
+                                                 size_t size,
+                                                 const torus_partitioning_t *partitioning,
+                                                 torus_executable_t **out_executable) {
+  *out_executable = NULL;
+  if (!TORUS_PJRT_HAS(client->api, PJRT_Executable_DeserializeAndLoad)) {
+    return unimplemented(client, "load serialized");
+  }
+  torus_executable_t *executable;
+  TORUS_TRY(executable_new(client, partitioning->mesh->devices[0], &executable));
+  torus_status_t status = torus_pjrt_partition_new(partitioning, &executable->partition);
+  if (!status) status = deserialize(executable, bytes, size);
+  if (!status) status = torus_pjrt_partition_learn(executable);
+  if (!status) {
+    *out_executable = executable;
+    executable = NULL;
+  }
+  torus_executable_release(executable);
+  return torus_status_annotate(status, "loading of a serialized program");
+}
+
+torus_status_t torus_executable_optimized(torus_executable_t *executable, char **out_bytes,
+                                          size_t *out_size) {
+  *out_bytes = NULL;
+  *out_size = 0;
+  PJRT_Executable *program;
+  TORUS_TRY(program_of(executable, &program));
+  torus_status_t status = torus_pjrt_executable_optimized(executable->client->api, program,
+                                                          out_bytes, out_size);
+  torus_pjrt_executable_destroy(executable->client->api, program);
+  return status;
+}
+
 torus_executable_t *torus_executable_retain(torus_executable_t *executable) {
   if (executable) atomic_fetch_add_explicit(&executable->references, 1, memory_order_relaxed);
   return executable;
@@ -257,11 +357,7 @@ torus_executable_t *torus_executable_retain(torus_executable_t *executable) {
 void torus_executable_release(torus_executable_t *executable) {
   if (!executable) return;
   if (atomic_fetch_sub_explicit(&executable->references, 1, memory_order_acq_rel) != 1) return;
-  if (executable->loaded) {
-    const PJRT_Api *api = executable->client->api;
-    TORUS_PJRT_ARGS(PJRT_LoadedExecutable_Destroy, args);
-    args.executable = executable->loaded;
-    torus_status_ignore(torus_pjrt_status(api, api->PJRT_LoadedExecutable_Destroy(&args)));
-  }
+  unload(executable);
+  torus_pjrt_partition_destroy(executable->partition);
   torus_free(executable);
 }

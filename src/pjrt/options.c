@@ -7,6 +7,7 @@
  *       num_replicas = 4
  *       num_partitions = 5
  *       use_spmd_partitioning = 6: true
+ *       device_assignment = 9
  *       allow_spmd_sharding_propagation_to_output = 12: one for each result
  *       use_shardy_partitioner = 19
  *     }
@@ -102,11 +103,26 @@ static void put_override(torus_strbuf_t *out, const char *name, size_t name_byte
   put_message(out, 7, &entry);
 }
 
+/* DeviceAssignmentProto { replica_count = 1, computation_count = 2,
+ *                        computation_devices = 3 { replica_device_ids = 1 } } */
+static void put_devices(torus_strbuf_t *out, const int *ids, int count) {
+  torus_strbuf_t assignment = {0};
+  put_number(&assignment, 1, 1);
+  put_number(&assignment, 2, (uint64_t)count);
+  for (int i = 0; i < count; i++) {
+    torus_strbuf_t device = {0};
+    put_number(&device, 1, (uint64_t)ids[i]);
+    put_message(&assignment, 3, &device);
+  }
+  put_message(out, 9, &assignment);
+}
+
 static void put_build(torus_strbuf_t *out, const torus_pjrt_build_t *build) {
   torus_strbuf_t inner = {0};
   put_number(&inner, 4, (uint64_t)build->replica_count);
   put_number(&inner, 5, (uint64_t)build->partition_count);
   if (build->partition_count > 1) put_number(&inner, 6, true);
+  if (build->device_ids) put_devices(&inner, build->device_ids, build->partition_count);
   for (const char *flag = build->free_results; flag && *flag; flag++) {
     put_number(&inner, 12, *flag == '1');
   }
