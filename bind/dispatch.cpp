@@ -11,10 +11,12 @@
 #include <c10/core/DefaultDtype.h>
 #include <torch/library.h>
 
+#include "aot.h"
 #include "fallback.h"
 #include "generator.h"
 #include "hooks.h"
 #include "places.h"
+#include "stand_in.h"
 #include "tensor.h"
 #include "torus/capture.h"
 
@@ -408,35 +410,6 @@ size_t storage_bytes(const c10::IValue &v) {
   return bytes;
 }
 
-at::Tensor stand_in(const at::Tensor &t, at::Device device) {
-  if (!t.defined() || t.is_cpu()) return t;
-  at::Tensor other = at::empty_strided(t.sizes(), t.strides(), t.options().device(device));
-  if (device.is_cpu()) other.zero_();
-  if (t.unsafeGetTensorImpl()->is_wrapped_number())
-    other.unsafeGetTensorImpl()->set_wrapped_number(true);
-  return other;
-}
-
-// The argument with tensors, and devices, replaced.
-c10::IValue stand_in(const c10::IValue &v, at::Device device) {
-  if (v.isTensor()) return stand_in(v.toTensor(), device);
-  if (v.isDevice()) return device;
-  if (v.isGenerator()) return {};
-  if (v.isTensorList()) {
-    std::vector<at::Tensor> list;
-    for (const at::Tensor &t : v.toTensorVector()) list.push_back(stand_in(t, device));
-    return list;
-  }
-  if (v.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> list;
-    for (const std::optional<at::Tensor> &t : v.toOptionalTensorVector()) {
-      list.push_back(t ? std::optional<at::Tensor>(stand_in(*t, device)) : std::nullopt);
-    }
-    return list;
-  }
-  return v;
-}
-
 // PyTorch words the error itself: the same call on stand-ins fails with its own text and type. The
 // CPU tells more than the meta device, which costs no memory however large the tensors are.
 [[noreturn]] void raise_as_pytorch(const c10::OperatorHandle &op,
@@ -509,6 +482,8 @@ public:
       cpu_fallback(op, stack, reason.c_str());
       return;
     }
+    if (torus_status_code(status) == TORUS_STATUS_FAILED_PRECONDITION)
+      note_missing_if_abstract(record_.name, "its results depend on values");
     raise_as_pytorch(op, arguments, record_, status);
   }
 

@@ -5,6 +5,7 @@
 #include <ATen/native/CPUFallback.h>
 #include <torch/library.h>
 
+#include "aot.h"
 #include "generator.h"
 #include "runtime.h"
 
@@ -61,6 +62,10 @@ void boxed_fallback(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
 
 void cpu_fallback(const c10::OperatorHandle &op, torch::jit::Stack *stack, const char *reason) {
   const auto &name = op.operator_name();
+  if (is_abstract()) {
+    abstract_fallback(op, stack, reason);
+    return;
+  }
   int device = -1;
   const int64_t bytes =
       bytes_moved(torch::jit::last(*stack, op.schema().arguments().size()), &device);

@@ -6,6 +6,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "allocator.h"
+#include "aot.h"
 #include "dispatch.h"
 #include "fallback.h"
 #include "generator.h"
@@ -14,6 +15,7 @@
 #include "hooks.h"
 #include "kernels.h"
 #include "places.h"
+#include "program.h"
 #include "runtime.h"
 #include "torus/explain.h"
 #include "torus/log.h"
@@ -288,4 +290,6 @@ PYBIND11_MODULE(_C, m) {
   torus::define_random(m);
   torus::define_groups(m);
   torus::define_graphs(m);
+  torus::define_aot(m);
+  torus::define_programs(m);
 }

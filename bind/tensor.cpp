@@ -4,6 +4,8 @@
 #include <ATen/EmptyTensor.h>
 #include <c10/core/StorageImpl.h>
 
+#include "aot.h"
+
 namespace torus {
 
 torus_view_t view_of(const at::Tensor &tensor) {
@@ -43,27 +45,34 @@ torus_number_t number_of(const at::Scalar &scalar) {
   return number;
 }
 
-static at::Tensor wrap(torus_storage_t *storage, size_t bytes, c10::ScalarType dtype,
-                       at::IntArrayRef sizes, at::IntArrayRef strides) {
-  auto impl =
-      c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
-                                            wrap_storage(storage), c10::GetAllocator(kTpu), true);
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(std::move(impl)), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-      c10::scalarTypeToTypeMeta(dtype));
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
-  return tensor;
+static c10::Storage wrap(torus_storage_t *storage, size_t bytes) {
+  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
+                                                            bytes, wrap_storage(storage),
+                                                            c10::GetAllocator(kTpu), true));
 }
 
-at::Tensor tensor_from_value(torus_value_t *value, int device, torus_dtype_t dtype,
-                             at::IntArrayRef sizes, at::IntArrayRef strides) {
+c10::Storage storage_with_value(torus_value_t *value, int device) {
   const size_t bytes = torus_value_size_bytes(value);
   torus_storage_t *storage = nullptr;
   torus_status_t status = torus_storage_create(engine(), device, bytes, &storage);
   if (status == TORUS_OK) torus_storage_set(storage, value);
   torus_value_release(value);
   check(status);
-  return wrap(storage, bytes, from_dtype(dtype), sizes, strides);
+  return wrap(storage, bytes);
+}
+
+at::Tensor tensor_over(c10::Storage storage, c10::ScalarType dtype, at::IntArrayRef sizes,
+                       at::IntArrayRef strides, int64_t offset) {
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+      c10::scalarTypeToTypeMeta(dtype));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
+  return tensor;
+}
+
+at::Tensor tensor_from_value(torus_value_t *value, int device, torus_dtype_t dtype,
+                             at::IntArrayRef sizes, at::IntArrayRef strides) {
+  return tensor_over(storage_with_value(value, device), from_dtype(dtype), sizes, strides, 0);
 }
 
 at::Tensor empty_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype,
@@ -72,7 +81,9 @@ at::Tensor empty_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, c10::Sca
       at::detail::computeStorageNbytes(sizes, strides, torus_dtype_bytes(to_dtype(dtype)));
   torus_storage_t *storage = nullptr;
   check(torus_storage_create(engine(), device, bytes, &storage));
-  return wrap(storage, bytes, dtype, sizes, strides);
+  at::Tensor tensor = tensor_over(wrap(storage, bytes), dtype, sizes, strides, 0);
+  if (is_content_free(device)) make_abstract(tensor);
+  return tensor;
 }
 
 } // namespace torus

@@ -13,6 +13,10 @@ namespace torus {
 torus_view_t view_of(const at::Tensor &tensor);
 // A number as Scalar holds it.
 torus_number_t number_of(const at::Scalar &scalar);
+// A new storage with |value| (taken over) as its content.
+c10::Storage storage_with_value(torus_value_t *value, int device);
+at::Tensor tensor_over(c10::Storage storage, c10::ScalarType dtype, at::IntArrayRef sizes,
+                       at::IntArrayRef strides, int64_t offset);
 // A tensor over a new storage with |value| (taken over) as its content.
 at::Tensor tensor_from_value(torus_value_t *value, int device, torus_dtype_t dtype,
                              at::IntArrayRef sizes, at::IntArrayRef strides);

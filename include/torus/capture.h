@@ -23,6 +23,9 @@ typedef struct torus_capture torus_capture_t; /* reference counted */
  * too; waiting for the device fails with FAILED_PRECONDITION until the end. */
 TORUS_NODISCARD torus_status_t torus_capture_begin(torus_engine_t *engine, int device, uint64_t seed,
                                                    uint64_t offset);
+/* From here on Python's real numbers are arguments of the program, so that captures that differ in
+ * them alone share one. */
+void torus_capture_expect_change(torus_engine_t *engine, int device);
 /* Compiles what was recorded. On failure the capture is dropped as by torus_capture_abort.
  * |out_capture| must be released by the caller. */
 TORUS_NODISCARD torus_status_t torus_capture_end(torus_engine_t *engine, int device,
@@ -37,6 +40,67 @@ TORUS_NODISCARD torus_status_t torus_capture_replay(torus_capture_t *capture, ui
 /* How many storages each run reads and writes. */
 size_t torus_capture_input_count(const torus_capture_t *capture);
 size_t torus_capture_output_count(const torus_capture_t *capture);
+
+/* ---- programs with arguments of their own ---- */
+
+/* Ends recording like torus_capture_end, for runs on other contents than those of the storages that
+ * were read. The results are what the |wanted_count| storages in |wanted| hold, then what was written
+ * to storages that were there before. A run may use up the contents of the storages in |given|, which
+ * are there for the capture only. */
+TORUS_NODISCARD torus_status_t torus_capture_compile(torus_engine_t *engine, int device,
+                                                     torus_storage_t *const *wanted,
+                                                     size_t wanted_count,
+                                                     torus_storage_t *const *given,
+                                                     size_t given_count,
+                                                     torus_capture_t **out_capture);
+/* What stands for a storage that was read: another one of as many bytes, borrowed, or a value, which
+ * is taken over (also on failure). */
+typedef struct torus_capture_content {
+  torus_storage_t *storage;
+  torus_value_t *value;
+} torus_capture_content_t;
+/* Queues one run. |contents| has an entry for each argument; those of arguments that are no storage
+ * are not looked at. What does not have the argument's type, or is to be used up and held by others
+ * too, is copied first. |out_results| has room for all results; the caller owns them. Device must be
+ * locked. */
+TORUS_NODISCARD torus_status_t torus_capture_apply(torus_capture_t *capture,
+                                                   torus_capture_content_t *contents,
+                                                   uint64_t seed, uint64_t offset,
+                                                   torus_value_t **out_results);
+
+/* ---- lowering ---- */
+
+/* Ends recording without compiling: |out_text|, freed by the caller with torus_free, is the program as
+ * StableHLO. Its results are what the |count| storages in |wanted| hold, then what was written to
+ * storages that were there before; each comes once. Conditions that a run would report (an index out
+ * of range) are left out. The capture cannot be run. On failure the capture is dropped. */
+TORUS_NODISCARD torus_status_t torus_capture_lower(torus_engine_t *engine, int device,
+                                                   torus_storage_t *const *wanted, size_t count,
+                                                   torus_capture_t **out_capture, char **out_text,
+                                                   size_t *out_text_bytes);
+
+typedef enum {
+  TORUS_SOURCE_STORAGE,      /* the storage's content at the time of the run */
+  TORUS_SOURCE_CONSTANT,     /* |value| */
+  TORUS_SOURCE_RANDOM,       /* seed and offset of the run: U64[2] */
+} torus_capture_source_kind_t;
+
+/* An argument of the program, or a storage that receives a result. Everything is borrowed from the
+ * capture. */
+typedef struct torus_capture_slot {
+  torus_capture_source_kind_t kind; /* of an argument */
+  torus_storage_t *storage;  /* that is read, NULL: none; or that receives the result */
+  torus_value_t *value;      /* the constant */
+  int result;                /* that the argument gives its memory to, -1: none; or that is received */
+  torus_dtype_t dtype;
+  int rank;
+  const int64_t *dims;
+} torus_capture_slot_t;
+
+size_t torus_capture_argument_count(const torus_capture_t *capture);
+torus_capture_slot_t torus_capture_argument(const torus_capture_t *capture, size_t index);
+size_t torus_capture_result_count(const torus_capture_t *capture);
+torus_capture_slot_t torus_capture_output(const torus_capture_t *capture, size_t index);
 
 torus_capture_t *torus_capture_retain(torus_capture_t *capture);
 void torus_capture_release(torus_capture_t *capture); /* accepts NULL */

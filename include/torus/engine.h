@@ -51,6 +51,11 @@ void torus_device_lock(torus_engine_t *engine, int device);
 TORUS_NODISCARD torus_status_t torus_device_unlock(torus_engine_t *engine, int device,
                                                    torus_mode_t mode);
 
+/* While held (it nests), the device's window is not cut by its content: what is recorded becomes one
+ * program unless somebody waits. The last release closes the window. */
+void torus_device_hold(torus_engine_t *engine, int device);
+TORUS_NODISCARD torus_status_t torus_device_release(torus_engine_t *engine, int device);
+
 typedef struct torus_result {
   torus_value_t *value;      /* owned by the caller; NULL: undefined tensor */
   int rank;
@@ -146,6 +151,24 @@ TORUS_NODISCARD torus_status_t torus_storage_resize(torus_storage_t *storage, si
 void torus_storage_set(torus_storage_t *storage, torus_value_t *value);
 /* The current value, retained, or NULL when nothing was written yet. Device must be locked. */
 torus_value_t *torus_storage_get(torus_storage_t *storage);
+
+/* ---- abstract contents ---- */
+
+/* Between begin and end (they nest) nothing runs, on no device and in no thread: storages take no
+ * memory, and what is recorded gives *abstract* contents, which have a type and nothing else. Later,
+ * reading or computing with them fails with FAILED_PRECONDITION; writing all of one gives it real
+ * content. Begin closes the open windows. */
+TORUS_NODISCARD torus_status_t torus_abstract_begin(torus_engine_t *engine);
+void torus_abstract_end(torus_engine_t *engine);
+bool torus_engine_is_abstract(torus_engine_t *engine);
+/* Gives the storage abstract content of as many bytes. Device must be locked. */
+TORUS_NODISCARD torus_status_t torus_storage_set_abstract(torus_storage_t *storage,
+                                                          torus_dtype_t dtype, int rank,
+                                                          const int64_t *dims);
+/* The same with the type of what |like| holds, if that has as many bytes. Device must be locked. */
+TORUS_NODISCARD torus_status_t torus_storage_set_abstract_like(torus_storage_t *storage,
+                                                               const torus_storage_t *like);
+bool torus_storage_is_abstract(torus_storage_t *storage); /* device must be locked */
 
 /* ---- waiting ---- */
 

@@ -351,6 +351,12 @@ static void choose_aliases(const torus_job_t *job, const hlo_encoding_t *encodin
                            bool *taken) {
   const size_t results = job->window.value_count;
   size_t first_free = 0;
+  if (job->aliases != NULL) {
+    for (size_t p = 0; p < encoding->parameter_count; ++p) {
+      aliases[p] = job->aliases[encoding->parameters[p]];
+    }
+    return;
+  }
   for (size_t p = 0; p < encoding->parameter_count; ++p) {
     aliases[p] = -1;
     if (!job->donatable[encoding->parameters[p]]) continue;

@@ -96,6 +96,12 @@ torus_status_t torus_capture_begin(torus_engine_t *engine, int device, uint64_t 
   return status;
 }
 
+void torus_capture_expect_change(torus_engine_t *engine, int device) {
+  torus_device_lock(engine, device);
+  engine->devices[device].numbers_change = true;
+  pthread_mutex_unlock(&engine->devices[device].lock);
+}
+
 bool torus_capture_is_active(torus_engine_t *engine, int device) {
   return atomic_load(&engine->devices[device].capturing) != 0;
 }
@@ -133,29 +139,21 @@ hlo_t torus_capture_read(torus_device_t *device, torus_storage_t *storage) {
  * that what is copied there later has the same type. */
 static torus_status_t make_zeros(torus_engine_t *engine, const torus_view_t *view, size_t size_bytes,
                                  torus_value_t **out_value) {
+  const int device = view->storage->device;
   const size_t item = torus_dtype_bytes(view->dtype);
-  int64_t count = 1, flat = (int64_t)(size_bytes / item);
-  bool is_dense = view->offset == 0;
-  for (int d = view->rank; d-- > 0; count *= view->sizes[d]) {
-    if (view->sizes[d] != 1 && view->strides[d] != count) is_dense = false;
-  }
-  is_dense &= count == flat;
+  const int64_t flat = (int64_t)(size_bytes / item);
+  const bool is_dense = torus_view_is_dense(view, flat);
+  const int rank = is_dense ? view->rank : 1;
+  const int64_t *dims = is_dense ? view->sizes : &flat;
   void *zeros;
+  if (torus_engine_is_abstract(engine)) {
+    return torus_value_create_abstract(engine, device, view->dtype, rank, dims, out_value);
+  }
   TORUS_TRY(torus_try_alloc(size_bytes, &zeros));
   torus_status_t status =
-      torus_value_from_host(engine, view->storage->device, zeros, view->dtype,
-                            is_dense ? view->rank : 1, is_dense ? view->sizes : &flat, out_value);
+      torus_value_from_host(engine, device, zeros, view->dtype, rank, dims, out_value);
   torus_free(zeros);
   return status;
-}
-
-torus_status_t torus_capture_fill(torus_device_t *device, const torus_view_t *view) {
-  torus_storage_t *storage = view->storage;
-  const bool is_whole = storage->size_bytes % torus_dtype_bytes(view->dtype) == 0;
-  if (storage->born_in == device->capture->number || !is_whole || storage->size_bytes == 0) {
-    return TORUS_OK;
-  }
-  return make_zeros(storage->engine, view, storage->size_bytes, &storage->value);
 }
 
 /* ---- writes ---- */
@@ -183,6 +181,17 @@ static bool note_write(torus_device_t *device, torus_storage_t *storage) {
   torus_status_free(device->capture->error);
   device->capture->error = status;
   return false;
+}
+
+/* Abstract content is taken away at the end, as what was written is: the storage had none. */
+torus_status_t torus_capture_fill(torus_device_t *device, const torus_view_t *view) {
+  torus_storage_t *storage = view->storage;
+  const bool is_whole = storage->size_bytes % torus_dtype_bytes(view->dtype) == 0;
+  if (storage->born_in == device->capture->number || !is_whole || storage->size_bytes == 0) {
+    return TORUS_OK;
+  }
+  if (torus_engine_is_abstract(storage->engine) && !note_write(device, storage)) return TORUS_OK;
+  return make_zeros(storage->engine, view, storage->size_bytes, &storage->value);
 }
 
 torus_value_t *torus_capture_write(torus_device_t *device, torus_storage_t *storage,
@@ -310,20 +319,66 @@ static torus_status_t match_types(torus_device_t *device, torus_capture_t *captu
   return TORUS_OK;
 }
 
-/* Each output gets the number of its result; those that hold nothing of the window are none. */
-static void number_outputs(torus_capture_t *capture, const torus_window_t *window) {
-  for (size_t i = 0; i < window->value_count; ++i) window->values[i]->ticket = i;
+/* The storages in |wanted|, then those that were there before the capture and were written. */
+static torus_status_t take_wanted(torus_capture_t *capture, const torus_capture_wanted_t *wanted) {
+  const size_t room = wanted->count + capture->write_count + 1;
+  torus_capture_binding_t *all = torus_alloc(room * sizeof *all);
+  if (all == NULL) return no_memory();
+  for (size_t i = 0; i < wanted->count; ++i) {
+    all[i].storage = torus_storage_retain(wanted->storages[i]);
+  }
+  size_t count = wanted->count;
+  for (size_t i = 0; i < capture->output_count; ++i) {
+    torus_storage_t *storage = capture->outputs[i].storage;
+    if (storage->born_in != capture->number) {
+      all[count++].storage = storage;
+    } else {
+      torus_storage_release(storage);
+    }
+  }
+  torus_free(capture->outputs);
+  capture->outputs = all;
+  capture->output_count = count;
+  return TORUS_OK;
+}
+
+static bool is_result(const torus_value_t *value) {
+  return value != NULL && atomic_load(&value->state) == TORUS_VALUE_OPEN;
+}
+
+/* Outputs that hold nothing of the window are none. */
+static void drop_empty_outputs(torus_capture_t *capture) {
   size_t kept = 0;
   for (size_t i = 0; i < capture->output_count; ++i) {
     torus_storage_t *storage = capture->outputs[i].storage;
-    torus_value_t *value = storage->value;
-    if (value != NULL && atomic_load(&value->state) == TORUS_VALUE_OPEN) {
-      capture->outputs[kept++] = (torus_capture_binding_t){storage, (size_t)value->ticket};
+    if (is_result(storage->value)) {
+      capture->outputs[kept++].storage = storage;
     } else {
       torus_storage_release(storage);
     }
   }
   capture->output_count = kept;
+}
+
+/* The window keeps the outputs' values, each once and in the outputs' order, as its results. */
+static torus_status_t number_outputs(torus_capture_t *capture, torus_window_t *window) {
+  torus_value_t **results = torus_alloc((capture->output_count + 1) * sizeof(torus_value_t *));
+  if (results == NULL) return no_memory();
+  for (size_t i = 0; i < window->value_count; ++i) window->values[i]->ticket = UINT64_MAX;
+  size_t count = 0;
+  for (size_t i = 0; i < capture->output_count; ++i) {
+    torus_value_t *value = capture->outputs[i].storage->value;
+    if (value->ticket == UINT64_MAX) {
+      value->ticket = count;
+      results[count++] = torus_value_retain(value);
+    }
+    capture->outputs[i].index = (size_t)value->ticket;
+  }
+  release_values(window->values, window->value_count);
+  window->values = results;
+  window->value_count = count;
+  window->value_capacity = capture->output_count + 1;
+  return TORUS_OK;
 }
 
 /* All storages hold again what they held. */
@@ -344,18 +399,48 @@ static void restore(torus_device_t *device, torus_capture_t *capture) {
 }
 
 static bool is_overwritten(const torus_storage_t *storage) {
-  return atomic_load(&storage->capture_slot) != 0 && storage->value != NULL &&
-         atomic_load(&storage->value->state) == TORUS_VALUE_OPEN;
+  return atomic_load(&storage->capture_slot) != 0 && is_result(storage->value);
 }
 
-/* Which inputs of the window each run may use up: those whose storages it writes. */
-static torus_status_t find_donated(torus_capture_t *capture, const torus_window_t *window,
-                                   bool **out_donated) {
-  *out_donated = torus_alloc(window->input_count + 1);
-  if (*out_donated == NULL) return no_memory();
+static void alias_overwritten(const torus_capture_t *capture, const torus_window_t *window,
+                              int *aliases, bool *taken) {
   for (size_t i = 0; i < capture->read_count; ++i) {
-    (*out_donated)[capture->reads[i].index] = is_overwritten(capture->reads[i].storage);
+    const torus_capture_binding_t *read = &capture->reads[i];
+    const torus_value_t *result = read->storage->value;
+    if (!is_overwritten(read->storage) || taken[result->ticket]) continue;
+    if (!same_type(result, window->inputs[read->index])) continue;
+    taken[result->ticket] = true;
+    aliases[read->index] = (int)result->ticket;
   }
+}
+
+static void alias_given(const torus_capture_t *capture, const torus_window_t *window, int *aliases,
+                        bool *taken) {
+  for (size_t i = 0; i < capture->read_count; ++i) {
+    const size_t input = capture->reads[i].index;
+    if (!capture->reads[i].storage->is_given || aliases[input] >= 0) continue;
+    for (size_t k = 0; k < window->value_count && aliases[input] < 0; ++k) {
+      if (taken[k] || !same_type(window->values[k], window->inputs[input])) continue;
+      taken[k] = true;
+      aliases[input] = (int)k;
+    }
+  }
+}
+
+/* What each run may use up: the inputs whose storages it writes, for what is written there, and those
+ * that were given to it, for any result of their type. */
+static torus_status_t find_aliases(torus_capture_t *capture, const torus_window_t *window,
+                                   int **out_aliases) {
+  *out_aliases = torus_alloc((window->input_count + 1) * sizeof **out_aliases);
+  bool *taken = torus_alloc(window->value_count + 1);
+  if (*out_aliases == NULL || taken == NULL) {
+    torus_free(taken);
+    return no_memory();
+  }
+  for (size_t i = 0; i < window->input_count; ++i) (*out_aliases)[i] = -1;
+  alias_overwritten(capture, window, *out_aliases, taken);
+  alias_given(capture, window, *out_aliases, taken);
+  torus_free(taken);
   return TORUS_OK;
 }
 
@@ -378,14 +463,15 @@ static torus_status_t keep_results(torus_capture_t *capture, const torus_window_
   return TORUS_OK;
 }
 
-static bool is_read(const torus_capture_t *capture, size_t input) {
+const torus_capture_binding_t *torus_capture_find_read(const torus_capture_t *capture,
+                                                       size_t input) {
   for (size_t lo = 0, hi = capture->read_count; lo < hi;) { /* reads are in order of inputs */
     const size_t middle = (lo + hi) / 2;
-    if (capture->reads[middle].index == input) return true;
+    if (capture->reads[middle].index == input) return &capture->reads[middle];
     if (capture->reads[middle].index < input) lo = middle + 1;
     else hi = middle;
   }
-  return false;
+  return NULL;
 }
 
 /* Constants are kept; of what storages held only the type, or the first content would never go. */
@@ -394,7 +480,7 @@ static torus_status_t keep_inputs(torus_capture_t *capture, const torus_window_t
   if (capture->inputs == NULL) return no_memory();
   for (size_t i = 0; i < window->input_count; ++i) {
     torus_value_t *value = window->inputs[i];
-    if (is_read(capture, i)) {
+    if (torus_capture_find_read(capture, i) != NULL) {
       TORUS_TRY(torus_value_create(capture->engine, capture->device, value->dtype, value->rank,
                                    value->dims, &capture->inputs[i]));
     } else {
@@ -405,38 +491,49 @@ static torus_status_t keep_inputs(torus_capture_t *capture, const torus_window_t
   return TORUS_OK;
 }
 
+/* What the program will compute, in terms of the window: its results and their order. */
+static torus_status_t settle_outputs(torus_device_t *device, torus_capture_t *capture,
+                                     const torus_capture_wanted_t *wanted) {
+  TORUS_TRY(match_types(device, capture));
+  torus_window_drop_dead(&device->window);
+  TORUS_TRY(collect_outputs(device, capture));
+  if (wanted != NULL) TORUS_TRY(take_wanted(capture, wanted));
+  drop_empty_outputs(capture);
+  return number_outputs(capture, &device->window);
+}
+
 /* The window as a job to compile, NULL when nothing is left of it. The storages still hold their new
  * values, by which dead ones are told from live ones. */
-static torus_status_t finish(torus_engine_t *engine, torus_capture_t *capture, torus_job_t **out_job) {
+static torus_status_t finish(torus_engine_t *engine, torus_capture_t *capture,
+                             const torus_capture_wanted_t *wanted, torus_job_t **out_job) {
   torus_device_t *device = &engine->devices[capture->device];
   torus_window_t *window = &device->window;
-  bool *donated = NULL;
+  int *aliases = NULL;
   *out_job = NULL;
   torus_status_t dropped = capture->error;
   capture->error = TORUS_OK;
   TORUS_TRY(dropped);
   torus_status_ignore(hlo_graph_take_error(window->graph));
-  TORUS_TRY(match_types(device, capture));
-  torus_window_drop_dead(window);
-  TORUS_TRY(collect_outputs(device, capture));
-  number_outputs(capture, window);
+  TORUS_TRY(settle_outputs(device, capture, wanted));
   if (window->value_count == 0 && window->check_count == 0) return TORUS_OK;
   TORUS_TRY(keep_results(capture, window));
   TORUS_TRY(keep_inputs(capture, window));
-  TORUS_TRY(find_donated(capture, window, &donated));
-  torus_status_t status = torus_window_take(engine, capture->device, out_job);
-  if (status == TORUS_OK) {
-    memcpy((*out_job)->donatable, donated, (*out_job)->window.input_count * sizeof *donated);
-    (*out_job)->capture = torus_capture_retain(capture);
+  torus_status_t status = find_aliases(capture, window, &aliases);
+  if (status == TORUS_OK) status = torus_window_take(engine, capture->device, out_job);
+  if (status != TORUS_OK) {
+    torus_free(aliases);
+    return status;
   }
-  torus_free(donated);
-  return status;
+  (*out_job)->aliases = aliases;
+  (*out_job)->capture = torus_capture_retain(capture);
+  return TORUS_OK;
 }
 
 /* Ends recording; the window is open for other work. */
 static torus_capture_t *leave(torus_device_t *device) {
   torus_capture_t *capture = device->capture;
   restore(device, capture);
+  device->numbers_change = false;
   device->capture = NULL;
   atomic_store(&device->capturing, 0);
   torus_window_forget(&device->window);
@@ -450,27 +547,60 @@ static torus_status_t await_program(torus_engine_t *engine, torus_capture_t *cap
   return torus_status_clone(capture->error);
 }
 
-torus_status_t torus_capture_end(torus_engine_t *engine, int device, torus_capture_t **out_capture) {
+torus_status_t torus_capture_close(torus_engine_t *engine, int device,
+                                   const torus_capture_wanted_t *wanted,
+                                   torus_capture_t **out_capture, torus_job_t **out_job) {
   torus_device_t *d = &engine->devices[device];
-  torus_job_t *job = NULL;
+  *out_job = NULL;
   *out_capture = NULL;
-  pthread_mutex_lock(&d->lock);
   if (d->capture == NULL) {
-    pthread_mutex_unlock(&d->lock);
     return torus_status_make(TORUS_STATUS_FAILED_PRECONDITION, "no graph is being captured on tpu:%d",
                              device);
   }
-  torus_status_t status = finish(engine, d->capture, &job);
-  torus_capture_t *capture = leave(d);
-  if (status == TORUS_OK && job != NULL) status = torus_engine_enqueue(engine, job);
-  pthread_mutex_unlock(&d->lock);
-  if (status == TORUS_OK && job != NULL) status = await_program(engine, capture);
+  torus_status_t status = finish(engine, d->capture, wanted, out_job);
+  *out_capture = leave(d);
+  if (status == TORUS_OK) return TORUS_OK;
+  torus_capture_release(*out_capture);
+  *out_capture = NULL;
+  return status;
+}
+
+static torus_status_t end(torus_engine_t *engine, int device, const torus_capture_wanted_t *wanted,
+                          torus_capture_t **out_capture, bool *out_has_program) {
+  torus_job_t *job;
+  TORUS_TRY(torus_capture_close(engine, device, wanted, out_capture, &job));
+  *out_has_program = job != NULL;
+  return job != NULL ? torus_engine_enqueue(engine, job) : TORUS_OK;
+}
+
+static torus_status_t compile(torus_engine_t *engine, int device,
+                              const torus_capture_wanted_t *wanted, torus_capture_t **out_capture) {
+  torus_capture_t *capture = NULL;
+  bool has_program = false;
+  *out_capture = NULL;
+  torus_device_lock(engine, device);
+  torus_status_t status = end(engine, device, wanted, &capture, &has_program);
+  pthread_mutex_unlock(&engine->devices[device].lock);
+  if (status == TORUS_OK && has_program) status = await_program(engine, capture);
   if (status == TORUS_OK) {
     *out_capture = capture;
   } else {
     torus_capture_release(capture);
   }
   return status;
+}
+
+torus_status_t torus_capture_end(torus_engine_t *engine, int device, torus_capture_t **out_capture) {
+  return compile(engine, device, NULL, out_capture);
+}
+
+torus_status_t torus_capture_compile(torus_engine_t *engine, int device,
+                                     torus_storage_t *const *wanted, size_t wanted_count,
+                                     torus_storage_t *const *given, size_t given_count,
+                                     torus_capture_t **out_capture) {
+  const torus_capture_wanted_t results = {wanted, wanted_count};
+  for (size_t i = 0; i < given_count; ++i) given[i]->is_given = true;
+  return compile(engine, device, &results, out_capture);
 }
 
 void torus_capture_abort(torus_engine_t *engine, int device) {

@@ -17,18 +17,12 @@ typedef struct torus_capture_binding {
   size_t index;              /* of a window's input, or of a result */
 } torus_capture_binding_t;
 
-typedef enum {
-  TORUS_SOURCE_STORAGE,      /* the storage's content at the time of the run */
-  TORUS_SOURCE_CONSTANT,     /* |value| */
-  TORUS_SOURCE_RANDOM,       /* seed and offset of the run */
-} torus_capture_source_kind_t;
-
 /* One argument of the program. */
 typedef struct torus_capture_source {
   torus_capture_source_kind_t kind;
   torus_storage_t *storage;  /* borrowed from the reads */
   torus_value_t *value;      /* borrowed from the inputs: the constant, or the type */
-  bool is_donated;
+  int alias;                 /* the result that it is given to; -1: none */
 } torus_capture_source_t;
 
 struct torus_capture {
@@ -61,5 +55,23 @@ struct torus_capture {
   torus_executable_t *executable; /* NULL: nothing to run */
   torus_buffer_t *softs;     /* numbers that the program takes as an argument; NULL: none */
 };
+
+/* Which storages receive results, in this order; those that were there before the capture follow. */
+typedef struct torus_capture_wanted {
+  torus_storage_t *const *storages;
+  size_t count;
+} torus_capture_wanted_t;
+
+/* Ends recording. |wanted| NULL: every storage that was written and is alive is an output.
+ * |out_capture| must be released by the caller; |out_job|, NULL when nothing is to be computed, is
+ * handed to the worker or destroyed. Device must be locked. */
+torus_status_t torus_capture_close(torus_engine_t *engine, int device,
+                                   const torus_capture_wanted_t *wanted,
+                                   torus_capture_t **out_capture, torus_job_t **out_job);
+/* The read behind a window's input, NULL when it is none. */
+const torus_capture_binding_t *torus_capture_find_read(const torus_capture_t *capture, size_t input);
+/* Fills the capture's arguments from the encoded window. */
+torus_status_t torus_capture_keep_sources(torus_capture_t *capture, const torus_job_t *job,
+                                          const hlo_encoding_t *encoding);
 
 #endif  /* TORUS_CAPTURE_INTERNAL_H_ */

@@ -119,6 +119,7 @@ torus_status_t torus_device_unlock(torus_engine_t *engine, int device, torus_mod
   torus_device_t *d = &engine->devices[device];
   torus_status_t status = TORUS_OK;
   if (d->capture != NULL) mode = TORUS_MODE_FUSED; /* nothing runs before the capture ends */
+  else if (torus_engine_is_abstract(engine)) mode = TORUS_MODE_STRICT;
   if (mode != TORUS_MODE_FUSED) {
     d->window.mode = mode;
     status = torus_window_close(engine, device);
@@ -127,6 +128,22 @@ torus_status_t torus_device_unlock(torus_engine_t *engine, int device, torus_mod
   if (mode == TORUS_MODE_DEBUG && status == TORUS_OK) {
     return torus_engine_synchronize(engine, device);
   }
+  return status;
+}
+
+void torus_device_hold(torus_engine_t *engine, int device) {
+  pthread_mutex_lock(&engine->devices[device].lock);
+  engine->devices[device].hold_depth += 1;
+  pthread_mutex_unlock(&engine->devices[device].lock);
+}
+
+torus_status_t torus_device_release(torus_engine_t *engine, int device) {
+  torus_device_t *d = &engine->devices[device];
+  torus_status_t status = TORUS_OK;
+  pthread_mutex_lock(&d->lock);
+  d->hold_depth -= 1;
+  if (d->hold_depth == 0 && d->capture == NULL) status = torus_window_close(engine, device);
+  pthread_mutex_unlock(&d->lock);
   return status;
 }
 

@@ -21,6 +21,7 @@ typedef enum {
   TORUS_VALUE_QUEUED,  /* result of a window that has not run yet */
   TORUS_VALUE_READY,   /* has a buffer (whose content may still be in flight inside the plugin) */
   TORUS_VALUE_FAILED,
+  TORUS_VALUE_ABSTRACT, /* a type and no content; stays so for ever */
 } torus_value_state_t;
 
 struct torus_value {
@@ -47,6 +48,8 @@ struct torus_storage {
   torus_engine_t *engine;
   int device;
   size_t size_bytes;
+  bool is_given;             /* the capture going on may use up its content at each run */
+  bool is_abstract;          /* made while nothing ran: takes no memory until it gets content */
   torus_value_t *value;      /* NULL: never written */
   uint64_t born_in;          /* number of the capture during which it was made; 0: none */
   hlo_t parameter;           /* its input node in a capture's window |parameter_window| */
@@ -92,6 +95,8 @@ typedef struct torus_job {
   hlo_t *outputs;            /* nodes of values, then the check vector if any */
   size_t output_count;
   bool *donatable;           /* per window input: nobody else can see it any more */
+  int *aliases;              /* per window input the result that it is given to, -1: none; owned.
+                              * NULL: |donatable| decides */
   bool has_failed_input;     /* its error was reported with the program that failed first */
   bool is_bounded;           /* its program serves all sizes under a bound */
   torus_capture_t *capture;  /* retained */
@@ -119,6 +124,8 @@ typedef struct torus_device {
   torus_window_t window;
   torus_capture_t *capture;    /* being recorded into |window|, owned; NULL: none */
   atomic_ullong capturing;     /* number of that capture, readable without the lock; 0: none */
+  bool numbers_change;         /* Python numbers of the capture going on are arguments */
+  int hold_depth;              /* above 0: the window is not cut by its content */
   pthread_mutex_t writes_lock; /* of the capture's writes; nothing else is locked under it */
   torus_result_t *results;   /* of the last call */
   size_t result_capacity;
@@ -159,6 +166,7 @@ struct torus_engine {
   torus_bounds_t *bounds;        /* likewise; NULL: each size has its own program */
   torus_explain_t *explain;
   atomic_bool cache_only;
+  atomic_int abstract_depth; /* above 0: nothing that is recorded will run */
   torus_metrics_t metrics;   /* under |lock| */
   char *last_program;        /* under |lock| */
 };
@@ -174,6 +182,9 @@ static inline uint32_t torus_value_users(const torus_value_t *value) {
 void torus_value_release_queued(torus_value_t *value);
 torus_status_t torus_value_create(torus_engine_t *engine, int device, torus_dtype_t dtype, int rank,
                                   const int64_t *dims, torus_value_t **out_value);
+torus_status_t torus_value_create_abstract(torus_engine_t *engine, int device, torus_dtype_t dtype,
+                                           int rank, const int64_t *dims,
+                                           torus_value_t **out_value);
 int64_t torus_value_numel(const torus_value_t *value);
 /* Waits until the value is READY or FAILED; closes its window first. Returns its error. */
 torus_status_t torus_value_wait(torus_value_t *value);
@@ -217,7 +228,20 @@ void torus_window_mark_queued(torus_window_t *window);
 void torus_window_release_queued(torus_window_t *window);
 void torus_window_deinit(torus_window_t *window);
 
+/* ---- abstract.c ---- */
+/* Makes the OPEN values of the window abstract and empties it. Device must be locked. */
+void torus_window_abstract(torus_window_t *window);
+/* An abstract storage without content gets some of the type of |view|, or bytes for NULL, unless it
+ * was made in the capture going on. */
+torus_status_t torus_storage_fill_abstract(torus_storage_t *storage, const torus_view_t *view);
+/* |storage| is about to hold |value|: from the first real content on it counts as memory. */
+void torus_storage_leave_abstract(torus_storage_t *storage, const torus_value_t *value);
+/* The error of reading or computing with what has no content. */
+torus_status_t torus_abstract_refuse(void);
+
 /* ---- storage.c ---- */
+/* Counts |bytes| as used, whatever the limit is. */
+void torus_storage_account(torus_storage_t *storage);
 /* The node of the storage's content, which is not NULL, in the open window. */
 hlo_t torus_storage_node(torus_device_t *device, torus_storage_t *storage);
 
@@ -231,6 +255,8 @@ hlo_t torus_view_scatter(hlo_graph_t *g, hlo_t base, int64_t count, const torus_
                          hlo_t update);
 /* Flat content |x| seen as elements of |dtype|. */
 hlo_t torus_view_bitcast(hlo_graph_t *g, hlo_t x, torus_dtype_t dtype);
+/* Whether the view is |count| elements in row-major order without offset. */
+bool torus_view_is_dense(const torus_view_t *view, int64_t count);
 /* The node of a view (of a storage on |device|, or a number) in the open window, conj and neg bits
  * applied. */
 hlo_t torus_view_node(torus_device_t *device, const torus_view_t *view);

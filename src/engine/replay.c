@@ -12,25 +12,31 @@ static torus_capture_source_t source_of(torus_capture_t *capture, const torus_jo
   if (capture->random != HLO_NONE && capture->random_input == input) {
     source.kind = TORUS_SOURCE_RANDOM;
   }
-  for (size_t i = 0; i < capture->read_count; ++i) {
-    if (capture->reads[i].index != input) continue;
+  const torus_capture_binding_t *read = torus_capture_find_read(capture, input);
+  if (read != NULL) {
     source.kind = TORUS_SOURCE_STORAGE;
-    source.storage = capture->reads[i].storage;
-    source.is_donated = job->donatable[input];
+    source.storage = read->storage;
   }
+  source.alias = job->aliases[input];
   return source;
 }
 
-static torus_status_t keep_program(torus_capture_t *capture, const torus_job_t *job,
-                                   const hlo_encoding_t *encoding, const torus_launch_t *launch) {
+torus_status_t torus_capture_keep_sources(torus_capture_t *capture, const torus_job_t *job,
+                                          const hlo_encoding_t *encoding) {
   void *block;
-  const int64_t words = (int64_t)launch->soft_word_count;
   TORUS_TRY(torus_try_alloc((encoding->parameter_count + 1) * sizeof *capture->sources, &block));
   capture->sources = block;
   capture->source_count = encoding->parameter_count;
   for (size_t i = 0; i < encoding->parameter_count; ++i) {
     capture->sources[i] = source_of(capture, job, (size_t)encoding->parameters[i]);
   }
+  return TORUS_OK;
+}
+
+static torus_status_t keep_program(torus_capture_t *capture, const torus_job_t *job,
+                                   const hlo_encoding_t *encoding, const torus_launch_t *launch) {
+  const int64_t words = (int64_t)launch->soft_word_count;
+  TORUS_TRY(torus_capture_keep_sources(capture, job, encoding));
   if (words == 0) return TORUS_OK;
   return torus_buffer_from_host(capture->engine->client, capture->device, launch->soft_words,
                                 TORUS_DTYPE_U32, 1, &words, &capture->softs);
@@ -111,7 +117,7 @@ torus_status_t torus_capture_run(torus_engine_t *engine, torus_job_t *job, torus
 
 static bool fits(const torus_capture_source_t *source, const torus_value_t *value) {
   const torus_value_t *type = source->value;
-  return value->dtype == type->dtype && value->rank == type->rank &&
+  return atomic_load(&value->state) != TORUS_VALUE_ABSTRACT && value->dtype == type->dtype && value->rank == type->rank &&
          (value->rank == 0 ||
           memcmp(value->dims, type->dims, (size_t)value->rank * sizeof *value->dims) == 0);
 }
@@ -119,21 +125,27 @@ static bool fits(const torus_capture_source_t *source, const torus_value_t *valu
 /* Whether somebody besides the storage, and jobs that will have run by then, holds the value. */
 static bool is_shared(const torus_value_t *value) { return torus_value_users(value) != 1; }
 
-/* The storage's content as a value of the captured type that nobody else holds. */
-static torus_status_t renew(torus_device_t *device, const torus_capture_source_t *source) {
-  torus_storage_t *storage = source->storage;
+/* |value| (NULL: never written) as a value of the captured type that nobody else holds. */
+static torus_status_t renewed(torus_device_t *device, const torus_value_t *type,
+                              torus_value_t *value, torus_value_t **out_value) {
   hlo_graph_t *g = device->window.graph;
   hlo_t node;
-  torus_value_t *value;
-  if (storage->value == NULL) {
-    node = hlo_zeros(g, source->value->dtype, source->value->rank, source->value->dims);
+  *out_value = NULL;
+  if (value == NULL) {
+    node = hlo_zeros(g, type->dtype, type->rank, type->dims);
   } else {
-    node = hlo_flatten(g, torus_window_node(device, storage->value));
-    node = torus_view_bitcast(g, node, source->value->dtype);
-    node = hlo_reshape(g, node, source->value->rank, source->value->dims);
+    node = torus_view_bitcast(g, hlo_flatten(g, torus_window_node(device, value)), type->dtype);
+    node = hlo_reshape(g, node, type->rank, type->dims);
   }
   TORUS_TRY(hlo_graph_take_error(g));
-  TORUS_TRY(torus_window_value(storage->engine, storage->device, node, &value));
+  return torus_window_value(type->engine, type->device, node, out_value);
+}
+
+static torus_status_t renew(torus_device_t *device, const torus_capture_source_t *source) {
+  torus_storage_t *storage = source->storage;
+  torus_value_t *value;
+  TORUS_TRY(torus_storage_fill_abstract(storage, NULL));
+  TORUS_TRY(renewed(device, source->value, storage->value, &value));
   torus_storage_set(storage, value);
   torus_value_release(value);
   return TORUS_OK;
@@ -156,7 +168,7 @@ static torus_status_t renew_sources(torus_capture_t *capture, torus_device_t *de
     TORUS_TRY(check_size(source->storage, source->value));
     const torus_value_t *value = source->storage->value;
     if (value != NULL && fits(source, value) &&
-        !(source->is_donated && is_shared(value))) {
+        !(source->alias >= 0 && is_shared(value))) {
       continue;
     }
     TORUS_TRY(renew(device, source));
@@ -170,15 +182,26 @@ static torus_status_t renew_sources(torus_capture_t *capture, torus_device_t *de
 
 /* ---- the job ---- */
 
-static torus_status_t add_inputs(const torus_capture_t *capture, torus_window_t *window) {
+/* The argument's value, retained. */
+static torus_value_t *take_content(const torus_capture_source_t *source,
+                                   torus_capture_content_t *content) {
+  if (source->kind != TORUS_SOURCE_STORAGE) return torus_value_retain(source->value);
+  if (content == NULL) return torus_value_retain(source->storage->value);
+  if (content->storage != NULL) return torus_value_retain(content->storage->value);
+  torus_value_t *value = content->value;
+  content->value = NULL;
+  return value;
+}
+
+/* What the storages hold, or, with |contents|, what is there. */
+static torus_status_t add_inputs(const torus_capture_t *capture, torus_capture_content_t *contents,
+                                 torus_window_t *window) {
   void *block;
   TORUS_TRY(torus_try_alloc((capture->source_count + 1) * sizeof *window->inputs, &block));
   window->inputs = block;
   for (size_t i = 0; i < capture->source_count; ++i) {
-    const torus_capture_source_t *source = &capture->sources[i];
-    torus_value_t *value =
-        source->kind == TORUS_SOURCE_STORAGE ? source->storage->value : source->value;
-    window->inputs[window->input_count++] = torus_value_retain(value);
+    window->inputs[window->input_count++] =
+        take_content(&capture->sources[i], contents != NULL ? &contents[i] : NULL);
   }
   return TORUS_OK;
 }
@@ -205,12 +228,13 @@ static torus_status_t add_checks(const torus_capture_t *capture, torus_window_t 
   return TORUS_OK;
 }
 
-static torus_status_t make_job(torus_capture_t *capture, torus_job_t **out_job) {
+static torus_status_t make_job(torus_capture_t *capture, torus_capture_content_t *contents,
+                               torus_job_t **out_job) {
   void *block;
   *out_job = NULL;
   TORUS_TRY(torus_try_alloc(sizeof(torus_job_t), &block));
   torus_job_t *job = block;
-  torus_status_t status = add_inputs(capture, &job->window);
+  torus_status_t status = add_inputs(capture, contents, &job->window);
   if (status == TORUS_OK) status = add_results(capture, &job->window);
   if (status == TORUS_OK) status = add_checks(capture, &job->window);
   if (status != TORUS_OK) {
@@ -239,7 +263,7 @@ static torus_status_t replay(torus_capture_t *capture, uint64_t seed, uint64_t o
     else torus_status_ignore(closed);
   }
   TORUS_TRY(status);
-  TORUS_TRY(make_job(capture, &job));
+  TORUS_TRY(make_job(capture, NULL, &job));
   job->random[0] = seed;
   job->random[1] = offset;
   for (size_t i = 0; i < capture->output_count; ++i) {
@@ -259,5 +283,93 @@ torus_status_t torus_capture_replay(torus_capture_t *capture, uint64_t seed, uin
     status = replay(capture, seed, offset);
   }
   pthread_mutex_unlock(&device->lock);
+  return status;
+}
+
+/* ---- with contents of the caller's ---- */
+
+static torus_status_t check_bytes(const torus_value_t *value, const torus_value_t *type) {
+  if (value == NULL || torus_value_size_bytes(value) == torus_value_size_bytes(type)) {
+    return TORUS_OK;
+  }
+  return torus_status_make(TORUS_STATUS_INVALID_ARGUMENT,
+                           "an argument of a program has %zu bytes instead of %zu",
+                           torus_value_size_bytes(value), torus_value_size_bytes(type));
+}
+
+static torus_status_t adapt_one(torus_capture_t *capture, torus_device_t *device,
+                                const torus_capture_source_t *source,
+                                torus_capture_content_t *content, bool *out_adapted) {
+  torus_storage_t *storage = content->storage;
+  if (storage != NULL) TORUS_TRY(torus_storage_fill_abstract(storage, NULL));
+  torus_value_t *value = storage != NULL ? storage->value : content->value, *other;
+  const bool is_shared_loss = source->alias >= 0 && value != NULL &&
+                              is_surely_shared(capture->engine, value);
+  if (value != NULL && fits(source, value) && !is_shared_loss) return TORUS_OK;
+  TORUS_TRY(check_bytes(value, source->value));
+  TORUS_TRY(renewed(device, source->value, value, &other));
+  *out_adapted = true;
+  if (storage != NULL) {
+    torus_storage_set(storage, other);
+    torus_value_release(other);
+  } else {
+    torus_value_release(value);
+    content->value = other;
+  }
+  return TORUS_OK;
+}
+
+/* Brings the contents into the form that the program takes. */
+static torus_status_t adapt(torus_capture_t *capture, torus_device_t *device,
+                            torus_capture_content_t *contents, bool *out_adapted) {
+  *out_adapted = false;
+  for (size_t i = 0; i < capture->source_count; ++i) {
+    const torus_capture_source_t *source = &capture->sources[i];
+    if (source->kind != TORUS_SOURCE_STORAGE) continue;
+    TORUS_TRY(adapt_one(capture, device, source, &contents[i], out_adapted));
+  }
+  return TORUS_OK;
+}
+
+static torus_status_t close_if_any(torus_engine_t *engine, int device) {
+  const torus_window_t *window = &engine->devices[device].window;
+  if (window->value_count == 0 && window->check_count == 0) return TORUS_OK;
+  return torus_window_close(engine, device);
+}
+
+static torus_status_t apply(torus_capture_t *capture, torus_capture_content_t *contents,
+                            uint64_t seed, uint64_t offset, torus_value_t **out_results) {
+  torus_engine_t *engine = capture->engine;
+  torus_device_t *device = &engine->devices[capture->device];
+  bool adapted;
+  torus_job_t *job;
+  if (device->capture != NULL || torus_engine_is_abstract(engine)) {
+    return torus_status_make(TORUS_STATUS_FAILED_PRECONDITION,
+                             "a compiled program cannot be run while a graph is being captured");
+  }
+  TORUS_TRY(close_if_any(engine, capture->device));
+  TORUS_TRY(adapt(capture, device, contents, &adapted));
+  if (adapted) TORUS_TRY(torus_window_close(engine, capture->device));
+  TORUS_TRY(make_job(capture, contents, &job));
+  job->random[0] = seed;
+  job->random[1] = offset;
+  for (size_t i = 0; i < capture->result_count; ++i) {
+    out_results[i] = torus_value_retain(job->window.values[i]);
+  }
+  return torus_engine_enqueue(engine, job);
+}
+
+torus_status_t torus_capture_apply(torus_capture_t *capture, torus_capture_content_t *contents,
+                                   uint64_t seed, uint64_t offset, torus_value_t **out_results) {
+  for (size_t i = 0; i < capture->result_count; ++i) out_results[i] = NULL;
+  torus_status_t status = capture->executable != NULL
+                              ? apply(capture, contents, seed, offset, out_results)
+                              : TORUS_OK;
+  for (size_t i = 0; i < capture->source_count; ++i) torus_value_release(contents[i].value);
+  if (status == TORUS_OK) return TORUS_OK;
+  for (size_t i = 0; i < capture->result_count; ++i) {
+    torus_value_release(out_results[i]);
+    out_results[i] = NULL;
+  }
   return status;
 }

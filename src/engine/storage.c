@@ -59,6 +59,13 @@ static torus_status_t reserve(torus_engine_t *engine, int device, size_t bytes) 
   return status;
 }
 
+void torus_storage_account(torus_storage_t *storage) {
+  torus_device_t *d = &storage->engine->devices[storage->device];
+  pthread_mutex_lock(&d->memory_lock);
+  count_allocation(d, storage->size_bytes);
+  pthread_mutex_unlock(&d->memory_lock);
+}
+
 static void unreserve(torus_engine_t *engine, int device, size_t bytes) {
   torus_device_t *d = &engine->devices[device];
   pthread_mutex_lock(&d->memory_lock);
@@ -69,16 +76,18 @@ static void unreserve(torus_engine_t *engine, int device, size_t bytes) {
 torus_status_t torus_storage_create(torus_engine_t *engine, int device, size_t size_bytes,
                                     torus_storage_t **out_storage) {
   *out_storage = NULL;
-  TORUS_TRY(reserve(engine, device, size_bytes));
+  const bool is_abstract = torus_engine_is_abstract(engine);
+  if (!is_abstract) TORUS_TRY(reserve(engine, device, size_bytes));
   torus_storage_t *storage = torus_alloc(sizeof *storage);
   if (storage == NULL) {
-    unreserve(engine, device, size_bytes);
+    if (!is_abstract) unreserve(engine, device, size_bytes);
     return torus_status_make(TORUS_STATUS_RESOURCE_EXHAUSTED, "out of host memory");
   }
   atomic_init(&storage->refs, 1);
   storage->engine = engine;
   storage->device = device;
   storage->size_bytes = size_bytes;
+  storage->is_abstract = is_abstract;
   storage->born_in = atomic_load(&engine->devices[device].capturing);
   *out_storage = storage;
   return TORUS_OK;
@@ -93,7 +102,7 @@ void torus_storage_release(torus_storage_t *storage) {
   if (storage == NULL) return;
   if (atomic_fetch_sub_explicit(&storage->refs, 1, memory_order_acq_rel) != 1) return;
   if (atomic_load(&storage->capture_slot) != 0) torus_capture_forget(storage);
-  unreserve(storage->engine, storage->device, storage->size_bytes);
+  if (!storage->is_abstract) unreserve(storage->engine, storage->device, storage->size_bytes);
   torus_value_release(storage->value);
   torus_free(storage);
 }
@@ -107,6 +116,7 @@ void torus_storage_set(torus_storage_t *storage, torus_value_t *value) {
   torus_value_t *next = device->capture != NULL ? torus_capture_write(device, storage, value)
                                                 : torus_value_retain(value);
   torus_value_t *old = storage->value;
+  if (storage->is_abstract) torus_storage_leave_abstract(storage, next);
   storage->value = next;
   torus_value_release(old);
 }
@@ -124,6 +134,7 @@ static torus_value_t *captured_content(torus_device_t *device, torus_storage_t *
 
 torus_value_t *torus_storage_get(torus_storage_t *storage) {
   torus_device_t *device = &storage->engine->devices[storage->device];
+  torus_status_ignore(torus_storage_fill_abstract(storage, NULL));
   torus_value_t *value = storage->value;
   const bool is_outside = value != NULL && atomic_load(&value->state) != TORUS_VALUE_OPEN;
   if (device->capture != NULL && is_outside) return captured_content(device, storage);
@@ -157,7 +168,7 @@ static torus_status_t resize_value(torus_storage_t *storage, size_t size_bytes) 
 torus_status_t torus_storage_resize(torus_storage_t *storage, size_t size_bytes) {
   if (size_bytes == storage->size_bytes) return TORUS_OK;
   TORUS_TRY(torus_capture_refuse_resize(storage));
-  TORUS_TRY(reserve(storage->engine, storage->device, size_bytes));
+  if (!storage->is_abstract) TORUS_TRY(reserve(storage->engine, storage->device, size_bytes));
   torus_status_t status = TORUS_OK;
   torus_device_lock(storage->engine, storage->device);
   if (storage->value != NULL && (size_bytes == 0 || storage->size_bytes == 0)) {
@@ -168,6 +179,6 @@ torus_status_t torus_storage_resize(torus_storage_t *storage, size_t size_bytes)
   const size_t given_up = status == TORUS_OK ? storage->size_bytes : size_bytes;
   if (status == TORUS_OK) storage->size_bytes = size_bytes;
   pthread_mutex_unlock(&storage->engine->devices[storage->device].lock);
-  unreserve(storage->engine, storage->device, given_up);
+  if (!storage->is_abstract) unreserve(storage->engine, storage->device, given_up);
   return status;
 }

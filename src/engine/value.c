@@ -27,6 +27,14 @@ torus_status_t torus_value_create(torus_engine_t *engine, int device, torus_dtyp
   return TORUS_OK;
 }
 
+torus_status_t torus_value_create_abstract(torus_engine_t *engine, int device, torus_dtype_t dtype,
+                                           int rank, const int64_t *dims,
+                                           torus_value_t **out_value) {
+  TORUS_TRY(torus_value_create(engine, device, dtype, rank, dims, out_value));
+  atomic_store(&(*out_value)->state, TORUS_VALUE_ABSTRACT);
+  return TORUS_OK;
+}
+
 torus_value_t *torus_value_retain(torus_value_t *value) {
   if (value != NULL) atomic_fetch_add_explicit(&value->refs, 1, memory_order_relaxed);
   return value;
@@ -99,6 +107,7 @@ torus_status_t torus_value_wait(torus_value_t *value) {
     torus_engine_wait_ticket(engine, value->ticket);
   }
   pthread_mutex_unlock(&engine->lock);
+  if (atomic_load(&value->state) == TORUS_VALUE_ABSTRACT) return torus_abstract_refuse();
   if (atomic_load(&value->state) != TORUS_VALUE_FAILED) return TORUS_OK;
   torus_engine_drop_failure(engine, value->device);
   return torus_status_clone(value->error);
@@ -217,6 +226,10 @@ torus_status_t torus_value_to_host(torus_value_t *value, void *data, size_t size
 
 torus_status_t torus_value_to_device(torus_value_t *value, int device, torus_value_t **out_value) {
   *out_value = NULL;
+  if (torus_engine_is_abstract(value->engine)) {
+    return torus_value_create_abstract(value->engine, device, value->dtype, value->rank, value->dims,
+                                       out_value);
+  }
   TORUS_TRY(torus_value_wait(value));
   torus_value_t *copy;
   TORUS_TRY(torus_value_create(value->engine, device, value->dtype, value->rank, value->dims, &copy));

@@ -35,6 +35,10 @@ static bool is_contiguous(const torus_view_t *view) {
   return true;
 }
 
+bool torus_view_is_dense(const torus_view_t *view, int64_t count) {
+  return view->offset == 0 && is_contiguous(view) && product(view->rank, view->sizes) == count;
+}
+
 /* ---- element types ---- */
 
 static hlo_t split_complex(hlo_graph_t *g, hlo_t x) {
@@ -388,14 +392,11 @@ static hlo_t number_node(hlo_graph_t *g, const torus_view_t *view) {
 /* The node of the storage's content; HLO_NONE when there is none, or with an error in the graph. */
 static hlo_t content_node(torus_device_t *device, const torus_view_t *view) {
   torus_storage_t *storage = view->storage;
-  if (storage->value == NULL && device->capture != NULL) {
-    torus_status_t status = torus_capture_fill(device, view);
-    if (status != TORUS_OK) {
-      torus_status_ignore(status);
-      return hlo_fail(device->window.graph, TORUS_STATUS_RESOURCE_EXHAUSTED,
-                      "out of memory for a tensor of a captured graph");
-    }
+  torus_status_t status = torus_storage_fill_abstract(storage, view);
+  if (status == TORUS_OK && storage->value == NULL && device->capture != NULL) {
+    status = torus_capture_fill(device, view);
   }
+  if (status != TORUS_OK) return hlo_fail_with(device->window.graph, status);
   return storage->value != NULL ? torus_storage_node(device, storage) : HLO_NONE;
 }
 

@@ -48,7 +48,13 @@ void torus_window_deinit(torus_window_t *window) {
   memset(window, 0, sizeof *window);
 }
 
+static bool has_content(const torus_value_t *value) {
+  return atomic_load(&value->state) != TORUS_VALUE_ABSTRACT ||
+         torus_engine_is_abstract(value->engine);
+}
+
 hlo_t torus_window_add_input(torus_window_t *window, torus_value_t *value) {
+  if (!has_content(value)) return hlo_fail_with(window->graph, torus_abstract_refuse());
   torus_status_t status = torus_grow(&window->inputs, window->input_count,
                                      &window->input_capacity, sizeof(torus_value_t *));
   if (status != TORUS_OK) {
@@ -221,6 +227,10 @@ torus_status_t torus_window_close(torus_engine_t *engine, int device) {
   torus_window_t *window = &engine->devices[device].window;
   if (engine->devices[device].capture != NULL) return torus_capture_refuse_wait();
   torus_status_ignore(hlo_graph_take_error(window->graph));
+  if (torus_engine_is_abstract(engine)) {
+    torus_window_abstract(window);
+    return TORUS_OK;
+  }
   torus_window_drop_dead(window);
   if (window->value_count > 0 || window->check_count > 0) return dispatch(engine, device);
   torus_window_forget(window);

@@ -12,6 +12,7 @@ void torus_job_destroy(torus_job_t *job) {
   torus_window_release_queued(&job->window);
   torus_window_deinit(&job->window);
   torus_capture_release(job->capture);
+  torus_free(job->aliases);
   torus_free(job);
 }
 

@@ -136,6 +136,15 @@ hlo_t hlo_fail(hlo_graph_t *g, torus_status_code_t code, const char *format, ...
   return HLO_NONE;
 }
 
+hlo_t hlo_fail_with(hlo_graph_t *g, torus_status_t status) {
+  if (g->error) {
+    torus_status_free(status);
+  } else {
+    g->error = status;
+  }
+  return HLO_NONE;
+}
+
 static const char *const op_spellings[HLO_OP_COUNT] = {
 #define OP_SPELLING(name, spelling, allowed) spelling,
     HLO_UNARY_LIST(OP_SPELLING) HLO_BINARY_LIST(OP_SPELLING)

@@ -59,6 +59,8 @@ bool hlo_graph_failed(const hlo_graph_t *g);
 /* Records an error unless there is one already; returns HLO_NONE. */
 hlo_t hlo_fail(hlo_graph_t *g, torus_status_code_t code, const char *format, ...)
     TORUS_PRINTF(3, 4);
+/* The same with an error made elsewhere, which it takes over. */
+hlo_t hlo_fail_with(hlo_graph_t *g, torus_status_t status);
 
 /* ---- types ---- */
 
@@ -92,6 +94,7 @@ hlo_t hlo_volatile_int(hlo_graph_t *g, torus_dtype_t dtype, int64_t value);
  * the word that one is known to change from call to call. The word is not part of the identity. */
 size_t hlo_graph_soft_count(const hlo_graph_t *g);
 int64_t hlo_graph_soft_bits(const hlo_graph_t *g, size_t index);
+bool hlo_graph_soft_is_real(const hlo_graph_t *g, size_t index); /* a float, not an integer */
 void hlo_graph_expect_change(hlo_graph_t *g, size_t index);
 /* Lowest / highest value of the type: -inf/+inf for floats, False/True for bool. */
 hlo_t hlo_lowest(hlo_graph_t *g, torus_dtype_t dtype);

@@ -147,6 +147,10 @@ size_t hlo_graph_soft_count(const hlo_graph_t *g) { return g->soft_count; }
 
 int64_t hlo_graph_soft_bits(const hlo_graph_t *g, size_t index) { return g->softs[index].bits; }
 
+bool hlo_graph_soft_is_real(const hlo_graph_t *g, size_t index) {
+  return torus_dtype_is_float((torus_dtype_t)g->softs[index].dtype);
+}
+
 void hlo_graph_expect_change(hlo_graph_t *g, size_t index) { g->softs[index].changes = true; }
 
 /* Types without infinities have a largest number instead. */

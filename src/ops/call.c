@@ -240,7 +240,8 @@ static bool is_due(torus_window_t *window, bool heavy) {
 static torus_status_t cut_if_due(torus_engine_t *engine, const torus_request_t *request) {
   torus_device_t *device = &engine->devices[request->device];
   const bool heavy = request->traits.is_heavy;
-  if (device->capture == NULL && is_due(&device->window, heavy)) {
+  const bool may_cut = device->capture == NULL && device->hold_depth == 0;
+  if (may_cut && is_due(&device->window, heavy)) {
     TORUS_TRY(torus_window_close(engine, request->device));
   }
   torus_window_t *window = &device->window;
@@ -264,8 +265,18 @@ static void note_number(torus_device_t *device, hlo_graph_t *g, uint64_t place, 
   if (changes) hlo_graph_expect_change(g, index);
 }
 
+static void note_captured(const torus_device_t *device, hlo_graph_t *g, size_t first) {
+  if (!device->numbers_change) return; /* what is captured never changes again */
+  for (size_t i = first; i < hlo_graph_soft_count(g); ++i) {
+    if (hlo_graph_soft_is_real(g, i)) hlo_graph_expect_change(g, i);
+  }
+}
+
 static void note_numbers(torus_device_t *device, hlo_graph_t *g, size_t first) {
-  if (device->capture != NULL) return; /* what is captured never changes again */
+  if (device->capture != NULL) {
+    note_captured(device, g, first);
+    return;
+  }
   const size_t count = hlo_graph_soft_count(g);
   for (size_t i = first; i < count; ++i) {
     note_number(device, g, torus_hash_combine(device->window.rolling, i - first), i);
