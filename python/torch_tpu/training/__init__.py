@@ -28,6 +28,7 @@ from torch_tpu.training.sharding import (
     replicate_unmarked,
     shard,
     shard_parameters,
+    whole,
 )
 from torch_tpu.training.workers import (
     SerialExecutor,
@@ -73,5 +74,6 @@ __all__ = [
     "shard",
     "shard_parameters",
     "to_device",
+    "whole",
     "world_size",
 ]

@@ -114,14 +114,21 @@ def shard(tensor: torch.Tensor, mesh: DeviceMesh, partition: Partition) -> torch
     return _divide(tensor, mesh, placements)
 
 
-def _divide(
-    tensor: torch.Tensor, mesh: DeviceMesh, placements: list[Placement]
-) -> torch.Tensor:
+def _divide(tensor: torch.Tensor, mesh: DeviceMesh, placements: list[Placement]) -> torch.Tensor:
     if isinstance(tensor, DTensor):
         return tensor.redistribute(mesh, placements)
     if tensor.is_leaf:
         return distribute_tensor(tensor, mesh, placements)
     return DTensor.from_local(tensor, mesh).redistribute(mesh, placements)
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a divided tensor as a plain one, the same in every process; a plain one as it is.
+
+    Read values through this: ``item()`` of a divided tensor gives this process's part, and of a
+    sum that is still spread over the processes only its own share. All processes must call it.
+    """
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def shard_parameters(

@@ -29,6 +29,7 @@ _MANY = re.compile(
     r"\bxmp\.spawn|xla_multiprocessing|torch_xla\.launch|\blaunch\s*\(|xla_backend|xla://|"
     r"world_size|global_ordinal|get_ordinal|all_reduce|mesh_reduce|rendezvous|use_spmd"
 )
+_SHARDED = re.compile(r"\b(use_spmd|mark_sharding|ShardingSpec|get_1d_mesh)\b")
 _SYNTAX = "this is no Python 3 that libcst can read: {}"
 
 
@@ -97,9 +98,12 @@ def migrate_source(text: str, path: str = "<string>", project: Project | None = 
         wrapper = MetadataWrapper(cst.parse_module(text))
     except cst.ParserSyntaxError as error:
         place = (error.raw_line, error.raw_column + 1)
-        finding = Finding(path, *place, "syntax error", _SYNTAX.format(error.message))
+        finding = Finding(
+            path, *place, "syntax error", _SYNTAX.format(error.message.split(": ")[-1])
+        )
         return Migration(path, text, text, [finding])
     context = Context(path, project or look_at([text]), _training_name(wrapper))
+    context.is_sharded = _SHARDED.search(text) is not None
     context.training_functions = _training_functions(wrapper.module)
     module = wrapper.visit(Rewriter(context))
     after = tidy(module, context.needs, set(context.leftovers.values())).code

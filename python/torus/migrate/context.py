@@ -64,6 +64,7 @@ class Context:
         self.training_functions: set[str] = set()
         self.loop_parameters: set[str] = set()
         self.is_statement = False
+        self.is_sharded = False
         self.leftovers: dict[tuple[int, int], str] = {}  # by place: what still needs its import
 
     def need(self, statement: str) -> None:

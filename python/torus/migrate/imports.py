@@ -34,7 +34,7 @@ def tidy(module: cst.Module, needs: Iterable[str], kept: Collection[str]) -> cst
     remover = _Remover(kept)
     module = module.visit(remover)
     missing = [text for text in sorted(needs, key=_order) if not _is_there(module, text)]
-    return _insert(module, missing, remover.place)
+    return _insert(module, [cst.parse_statement(text) for text in missing], remover.removed)
 
 
 def _order(text: str) -> tuple[int, str]:
@@ -57,13 +57,12 @@ def _bound(alias: cst.ImportAlias) -> str:
 
 
 class _Remover(cst.CSTTransformer):
-    """Removes import aliases; remembers where at the top of the file the first one stood."""
+    """Removes import aliases; at the top level of the file a placeholder stays for each line."""
 
     def __init__(self, kept: Collection[str]) -> None:
         super().__init__()
         self.kept = kept
         self.removed: set[cst.CSTNode] = set()
-        self.place: int | None = None
 
     def _leave(self, original: _ImportNode, updated: _ImportNode) -> object:
         if isinstance(original.names, cst.ImportStar):
@@ -110,14 +109,6 @@ class _Remover(cst.CSTTransformer):
             return cst.FlattenSentinel([first.with_changes(leading_lines=lines), *others])
         return placeholder(updated_node.leading_lines, self.removed)
 
-    def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
-        for position, statement in enumerate(updated_node.body):
-            if statement in self.removed:
-                self.place = position
-                break
-        body, rest = drop_statements(updated_node.body, self.removed)
-        return updated_node.with_changes(body=body, footer=[*rest, *updated_node.footer])
-
 
 def _is_there(module: cst.Module, text: str) -> bool:
     """Return whether the top of the module binds what an import statement would bind."""
@@ -145,20 +136,33 @@ def _covers(present: cst.CSTNode, wanted: cst.CSTNode) -> bool:
     return False
 
 
-def _insert(module: cst.Module, texts: list[str], place: int | None) -> cst.Module:
-    """Put import statements where the old ones were, else after the last import at the top."""
-    if not texts:
-        return module
+def _insert(
+    module: cst.Module, new: list[cst.BaseStatement], removed: set[cst.CSTNode]
+) -> cst.Module:
+    """Put statements where the first old import was, else after the last import at the top."""
     body = list(module.body)
-    position = _last_import(body) if place is None else min(place, len(body))
-    position = max(position, _first_place(body))
-    new: list[cst.BaseStatement] = [cst.parse_statement(text) for text in texts]
-    if position == 0 and body:
-        # Nothing stands before: the first statement's own empty lines come after the imports.
-        lines = list(getattr(body[0], "leading_lines", ()))
-        if not lines:
-            body[0] = body[0].with_changes(leading_lines=[cst.EmptyLine(indent=False)])
-    return module.with_changes(body=[*body[:position], *new, *body[position:]])
+    gone = [position for position, statement in enumerate(body) if statement in removed]
+    if new and gone:
+        position = max(gone[0], _first_place(body))
+        if position == gone[0]:
+            new[0] = new[0].with_changes(leading_lines=body[position].leading_lines)
+            del body[position]
+        body[position:position] = new
+    elif new:
+        position = max(_last_import(body), _first_place(body))
+        if position < len(body):
+            body[position] = _separated(body[position])
+        body[position:position] = new
+    body, rest = drop_statements(body, removed)
+    return module.with_changes(body=body, footer=[*rest, *module.footer])
+
+
+def _separated(statement: cst.BaseStatement) -> cst.BaseStatement:
+    """Return the first statement after imports with an empty line before it."""
+    lines = getattr(statement, "leading_lines", ())
+    if lines or _is_import(statement):
+        return statement
+    return statement.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
 
 
 def _is_import(statement: cst.CSTNode) -> bool:

@@ -26,6 +26,9 @@ from torus.migrate.statements import (
 )
 from torus.migrate.strings import migrate_comparison, migrate_device_arguments, migrate_value
 
+# Methods that read a tensor on the host.
+_READERS = ("item", "cpu", "tolist", "numpy")
+
 
 class Rewriter(cst.CSTTransformer):
     """Replaces what the rules know; reports the rest.
@@ -46,6 +49,7 @@ class Rewriter(cst.CSTTransformer):
         self._statements: set[cst.CSTNode] = set()  # calls whose value nobody uses
         self._taken: set[cst.CSTNode] = set()  # functions of calls that a rule handles
         self._removed: set[cst.CSTNode] = set()  # calls to be removed
+        self._migrated: set[cst.CSTNode] = set()  # calls that a rule replaced
         self._branches: set[cst.CSTNode] = set()  # what follows `elif`
 
     # ---- names ----
@@ -143,6 +147,7 @@ class Rewriter(cst.CSTTransformer):
         if result is REMOVED:
             return self._remove(original)
         assert isinstance(result, cst.BaseExpression)
+        self._migrated.add(original)
         self._remark(original, name)
         return result
 
@@ -167,6 +172,8 @@ class Rewriter(cst.CSTTransformer):
         method = original.func.attr.value if isinstance(original.func, cst.Attribute) else ""
         if method == "per_device_loader" and isinstance(updated.func, cst.Attribute):
             return updated.func.value
+        if method in _READERS and self.context.is_sharded and not original.args:
+            return self._read_whole(updated)
         if name.startswith("os."):
             changed = environment.migrate_call(self, original, updated, name)
             if changed is None:
@@ -174,6 +181,15 @@ class Rewriter(cst.CSTTransformer):
             return changed
         count = self._count_of_devices(original)
         return count or migrate_device_arguments(updated, name, method)
+
+    def _read_whole(self, call: cst.Call) -> cst.BaseExpression:
+        """Turn ``x.item()`` into ``training.whole(x).item()``: ``x`` may be divided."""
+        assert isinstance(call.func, cst.Attribute)
+        receiver = call.func.value
+        if isinstance(receiver, cst.Call) and dotted_text(receiver.func).endswith(".whole"):
+            return call
+        read = self.context.make("training.whole({tensor})", tensor=receiver)
+        return call.with_changes(func=call.func.with_changes(value=read))
 
     def _count_of_devices(self, call: cst.Call) -> cst.BaseExpression | None:
         """Recognize ``len(xm.get_xla_supported_devices())``."""
@@ -267,8 +283,9 @@ class Rewriter(cst.CSTTransformer):
     def _keep_result(self, original: cst.Expr, updated: cst.Expr) -> object:
         """Turn ``xs.mark_sharding(x, ...)`` into an assignment to ``x``, and the like."""
         call = original.value
-        if not (isinstance(call, cst.Call) and isinstance(updated.value, cst.Call)):
+        if call not in self._migrated or not isinstance(updated.value, cst.Call):
             return updated
+        assert isinstance(call, cst.Call)
         name = self.name_of(call.func)
         target = updated.value.args[0].value if updated.value.args else None
         if name.startswith("xs.mark_sharding") and isinstance(
@@ -347,5 +364,6 @@ REMARKS = {
     "`torch_tpu.compat` only; save them again with training.save",
     "optimum.tpu.fsdp_v2.get_fsdp_training_args": "one device; for several start with torchrun "
     "and apply torch.distributed.fsdp.fully_shard",
-    "xs.Mesh": "one process per device: start with torchrun",
+    "xs.Mesh": "one process per device: start with torchrun; read what is divided with "
+    "training.whole(x)",
 }

@@ -102,31 +102,34 @@ def results(programs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory)
 CHECKS = {
     "mnist_train": lambda r: r["accuracy"] > 0.9 and r["last"] < r["first"] and r["saved"] == 4,
     "resnet_loader": lambda r: r["losses"][-1] < r["losses"][0] and r["device"] == "CPU",
-    "spawn_train": lambda r: r["processes"] == 2
-    and r["spread"] == 0
-    and r["loss"] < 1
-    and r["total"] == [1, 1]
-    and r["parts"] == [0, 1],
+    "spawn_train": lambda r: (
+        r["processes"] == 2
+        and r["spread"] == 0
+        and r["loss"] < 1
+        and r["total"] == [1, 1]
+        and r["parts"] == [0, 1]
+    ),
     "ddp_backend": lambda r: r["size"] == 2 and r["losses"][-1] < r["losses"][0],
-    "amp_train": lambda r: r["losses"][-1] < r["losses"][0]
-    and r["dtype"] == "torch.bfloat16"
-    and r["plain"] == "torch.float32",
+    "amp_train": lambda r: (
+        r["losses"][-1] < r["losses"][0]
+        and r["dtype"] == "torch.bfloat16"
+        and r["plain"] == "torch.float32"
+    ),
     "gradient_accumulation": lambda r: r["total"] > 0,
     "spmd_sharding": lambda r: r["losses"][-1] < r["losses"][0],
-    "checkpoint": lambda r: abs(r["expected"] - r["resumed"]) < 1e-6
-    and r["same"]
-    and r["kinds"] == ["cpu"],
-    "metrics_debug": lambda r: r["runs"] >= 3
-    and r["reads"] >= 3
-    and r["fallbacks"] == 0
-    and r["sum"] == 16,
+    "checkpoint": lambda r: (
+        abs(r["expected"] - r["resumed"]) < 1e-6 and r["same"] and r["kinds"] == ["cpu"]
+    ),
+    "metrics_debug": lambda r: (
+        r["runs"] >= 3 and r["reads"] >= 3 and r["fallbacks"] == 0 and r["sum"] == 16
+    ),
     "hf_finetune": lambda r: r["last"] < r["first"] and r["length"] == 8,
     "compiled_inference": lambda r: all(abs(norm - 1) < 1e-5 for norm in r["norm"]) and r["on"],
     "dynamo_backend": lambda r: r["sum"] > 0 and r["on_device"] and r["type"],
     "guarded_import": lambda r: r["devices"] == 1 and r["kind"] == "CPU",
-    "optimum_generation": lambda r: len(r["answer"][0]) == 6
-    and r["device"] == "tpu"
-    and r["arguments"] == ["max_steps"],
+    "optimum_generation": lambda r: (
+        len(r["answer"][0]) == 6 and r["device"] == "tpu" and r["arguments"] == ["max_steps"]
+    ),
 }
 
 

@@ -7,7 +7,7 @@ import torch.distributed as dist
 import torch.nn as nn
 import torch_xla
 import torch_xla.distributed.xla_backend
-from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817
 from torch_xla import runtime as xr
 
 
