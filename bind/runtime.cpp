@@ -8,6 +8,7 @@
 
 #include <cstdlib>
 #include <mutex>
+#include <string>
 
 #include "places.h"
 #include "torus/explain.h"
@@ -165,10 +166,22 @@ int exchange_current_device(int index) {
   return before;
 }
 
+namespace {
+
+// A launcher gives each process a number and, as a rule, one device. Programs name that device by
+// the number of the process, as they do where every process sees all devices.
+bool names_own_device(int index, int count) {
+  const char *rank = count == 1 ? std::getenv("LOCAL_RANK") : nullptr;
+  return rank && std::to_string(index) == rank;
+}
+
+} // namespace
+
 int resolve_device(c10::DeviceIndex index) {
   if (index < 0) return t_device;
   if (index == 0) return 0;
   const int count = device_count();
+  if (names_own_device(index, count)) return 0;
   TORCH_CHECK(index < count, "device tpu:", static_cast<int>(index),
               " does not exist: this process has ", count,
               count == 1 ? " TPU device (tpu:0)" : " TPU devices",

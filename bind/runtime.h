@@ -50,7 +50,8 @@ int device_count() noexcept;
 int current_device() noexcept;          // of this thread; does not start the engine
 void set_current_device(int index);     // throws for an index that does not exist
 int exchange_current_device(int index); // -1 changes nothing
-// index -1 -> current device; throws for an index that does not exist.
+// index -1 -> current device; throws for an index that does not exist. In a process that a launcher
+// started with one device, the process's own number (LOCAL_RANK) stands for that device.
 int resolve_device(c10::DeviceIndex index);
 
 // ---- modes ----

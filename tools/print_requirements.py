@@ -42,7 +42,8 @@ def requirements(groups: list[str]) -> list[str]:
 def main() -> None:
     """Print the requirements of the groups named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("groups", nargs="+", help="project, test, examples, build, models or bench")
+    known = "project, test, examples, build, models, vision or bench"
+    parser.add_argument("groups", nargs="+", help=known)
     print("\n".join(requirements(parser.parse_args().groups)))
 
 

@@ -304,7 +304,7 @@ static torus_status_t adapt_one(torus_capture_t *capture, torus_device_t *device
   if (storage != NULL) TORUS_TRY(torus_storage_fill_abstract(storage, NULL));
   torus_value_t *value = storage != NULL ? storage->value : content->value, *other;
   const bool is_shared_loss = source->alias >= 0 && value != NULL &&
-                              is_surely_shared(capture->engine, value);
+                              is_shared(value);
   if (value != NULL && fits(source, value) && !is_shared_loss) return TORUS_OK;
   TORUS_TRY(check_bytes(value, source->value));
   TORUS_TRY(renewed(device, source->value, value, &other));

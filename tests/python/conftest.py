@@ -11,6 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 import torch
 
+# Nothing here needs the network, and a library that tries it should fail rather than wait.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
 RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
 
 _OWN_VARIABLES = ("TORUS_", "TORCH_TPU_", "TPU_", "ACCELERATE_", "TORCH_DEVICE_BACKEND")
