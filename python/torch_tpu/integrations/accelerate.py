@@ -24,7 +24,7 @@ import sys
 from datetime import timedelta
 from typing import Any
 
-__all__ = ["initialize", "is_launched", "main"]
+__all__ = ["DeviceRandomState", "initialize", "is_launched", "main"]
 
 _BACKEND = "tpu_dist"
 
@@ -82,6 +82,30 @@ def initialize(timeout: timedelta | None = None, **options: Any) -> bool:
     # Whatever makes the state first finds it as it should be.
     PartialState(cpu=True)
     return True
+
+
+class DeviceRandomState:
+    """The random state of all devices "tpu", for ``accelerator.register_for_checkpointing``.
+
+    ``save_state`` keeps the random state of the devices Accelerate knows; registered, this object
+    keeps ours with it, so that dropout goes on after ``load_state`` as it would have.
+
+    Examples
+    --------
+    >>> accelerator.register_for_checkpointing(DeviceRandomState())  # doctest: +SKIP
+    """
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states, one for each device."""
+        import torch
+
+        return {"states": torch.tpu.get_rng_state_all()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put back what `state_dict` gave."""
+        import torch
+
+        torch.tpu.set_rng_state_all(state["states"][: torch.tpu.device_count()])
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,9 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+# Every file builds its models with it.
+collect_ignore_glob = [] if importlib.util.find_spec("transformers") else ["test_*.py"]
 
 
 @pytest.fixture(autouse=True)

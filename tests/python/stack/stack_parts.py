@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +26,20 @@ SENTENCES = [
     "rain falls on the green hill while the cat sleeps",
     "a small dog sleeps",
 ]
+
+_ACCELERATE = ["-m", "accelerate.commands.launch", "--num_machines", "1"]
+_ACCELERATE += ["--mixed_precision", "no", "--dynamo_backend", "no"]
+_LAUNCHERS = {
+    "torchrun": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"],
+    "accelerate": [*_ACCELERATE, "--num_processes"],
+    "accelerate for several": [
+        *_ACCELERATE,
+        "--multi_gpu",
+        "--main_process_port",
+        "0",
+        "--num_processes",
+    ],
+}
 
 _SPECIAL = {
     "unk_token": "[UNK]",
@@ -147,6 +165,21 @@ def on_both(model: nn.Module, run: Callable[[nn.Module, str], Any]) -> list[Any]
     return [run(copy.deepcopy(model).to(device), device) for device in DEVICES]
 
 
+@contextlib.contextmanager
+def accelerate_on(device: str) -> Iterator[None]:
+    """Let what uses Accelerate, such as a Trainer, run on a device.
+
+    The variable through which Accelerate learns of "tpu" outweighs ``use_cpu=True``.
+    """
+    import accelerate
+    import pytest
+
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ACCELERATE_TORCH_DEVICE", device)
+        yield
+
+
 def weights(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return a copy of all parameters on the host."""
     return {name: value.detach().cpu().float() for name, value in model.named_parameters()}
@@ -163,3 +196,20 @@ def changed(model: nn.Module, before: dict[str, torch.Tensor]) -> set[str]:
     """Name the parameters that are no longer what they were."""
     after = weights(model)
     return {name for name in after if not torch.equal(after[name], before[name])}
+
+
+def launch(command: list[str], folder: Path, processes: int = 1, launcher: str = "torchrun") -> str:
+    """Run ``python COMMAND`` in some processes, in a folder, and return what they printed."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    for name in ("ACCELERATE_TORCH_DEVICE", "RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        environment.pop(name, None)
+    result = subprocess.run(
+        [sys.executable, *_LAUNCHERS[launcher], str(processes), *command],
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout + result.stderr

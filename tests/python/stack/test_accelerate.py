@@ -4,9 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +66,7 @@ def train(accelerator: Any, epochs: int = 2, clip: float = 1.0) -> tuple[nn.Modu
 def on_both(**options: Any) -> list[tuple[nn.Module, list[float]]]:
     results = []
     for device in parts.DEVICES:
-        accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("ACCELERATE_TORCH_DEVICE", device)
+        with parts.accelerate_on(device):
             accelerator = accelerate.Accelerator(**options)
             assert accelerator.device.type == device
             results.append(train(accelerator))
@@ -123,6 +118,18 @@ def test_saving_and_loading_the_state(tmp_path: Path) -> None:
     assert parts.changed(model, saved) == set()
     assert next(model.parameters()).is_tpu
     torch.testing.assert_close(step(), expected, rtol=0, atol=0)
+
+
+def test_random_state_in_a_checkpoint(tmp_path: Path) -> None:
+    from torch_tpu.integrations.accelerate import DeviceRandomState
+
+    accelerator = accelerate.Accelerator()
+    accelerator.register_for_checkpointing(DeviceRandomState())
+    accelerator.save_state(str(tmp_path))
+    expected = torch.rand(5, device="tpu")
+    assert not torch.equal(torch.rand(5, device="tpu"), expected)
+    accelerator.load_state(str(tmp_path))
+    assert torch.equal(torch.rand(5, device="tpu"), expected)
 
 
 def test_saving_a_model(tmp_path: Path) -> None:
@@ -259,42 +266,25 @@ with open(sys.argv[1] + str(accelerator.process_index), "w") as file:
 """
 
 
-def launch(command: list[str], tmp_path: Path, precision: str = "no") -> list[dict[str, Any]]:
-    script = tmp_path / "train.py"
+def launch(
+    command: list[str], folder: Path, processes: int, launcher: str, precision: str = "no"
+) -> list[dict[str, Any]]:
+    script = folder / "train.py"
     script.write_text(SCRIPT.format(folder=str(Path(__file__).parent), precision=precision))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    for name in ("ACCELERATE_TORCH_DEVICE", "RANK", "WORLD_SIZE", "LOCAL_RANK"):
-        environment.pop(name, None)
-    result = subprocess.run(
-        [sys.executable, *command, str(script), str(tmp_path / "report")],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    return [json.loads(file.read_text()) for file in sorted(tmp_path.glob("report*"))]
+    parts.launch([*command, str(script), str(folder / "report")], folder, processes, launcher)
+    return [json.loads(file.read_text()) for file in sorted(folder.glob("report*"))]
 
 
 def test_launch_of_one_process(tmp_path: Path) -> None:
-    command = ["-m", "accelerate.commands.launch", "--num_processes", "1", "--num_machines", "1"]
-    (report,) = launch([*command, "--mixed_precision", "no", "--dynamo_backend", "no"], tmp_path)
+    (report,) = launch([], tmp_path, 1, "accelerate")
     assert report["device"] == "tpu"
     _, losses = train(accelerate.Accelerator())
     assert report["losses"] == pytest.approx(losses, rel=1e-4)
 
 
-@pytest.mark.parametrize("way", ["accelerate", "torchrun"])
-def test_launch_of_two_processes(tmp_path: Path, way: str) -> None:
-    adapter = ["-m", "torch_tpu.integrations.accelerate"]
-    if way == "accelerate":
-        command = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
-        command += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-        command += ["--main_process_port", "0"]
-    else:
-        command = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    reports = launch([*command, *adapter], tmp_path)
+@pytest.mark.parametrize("launcher", ["accelerate for several", "torchrun"])
+def test_launch_of_two_processes(tmp_path: Path, launcher: str) -> None:
+    reports = launch(["-m", "torch_tpu.integrations.accelerate"], tmp_path, 2, launcher)
     assert len(reports) == 2
     for report in reports:
         assert report["device"] == "tpu"
@@ -303,3 +293,10 @@ def test_launch_of_two_processes(tmp_path: Path, way: str) -> None:
     assert reports[0]["weight"] == reports[1]["weight"]
     assert reports[0]["losses"] != reports[1]["losses"]
 
+
+def test_device_by_the_number_of_the_process(run_python: Any) -> None:
+    """A launched process with one device may call it by its own number."""
+    code = "import torch; print(torch.ones(1, device='tpu:3').device, end='')"
+    assert run_python(code, env={"LOCAL_RANK": "3"}).stdout == "tpu:0"
+    refused = run_python(code, env={"LOCAL_RANK": "2"}, check=False)
+    assert "device tpu:3 does not exist" in refused.stderr

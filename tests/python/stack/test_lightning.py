@@ -4,9 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ from torch import nn
 lightning = pytest.importorskip("pytorch_lightning")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
+import stack_parts as parts
 from lightning_fabric import Fabric
 from torch_tpu.integrations.lightning import TpuAccelerator, fabric_strategy, trainer_strategy
 
@@ -166,7 +164,7 @@ def test_what_the_adapter_refuses() -> None:
         trainer_strategy(precision="8")
     with pytest.raises(ValueError, match="devices tpu"):
         TpuAccelerator.parse_devices([99])
-    assert TpuAccelerator.parse_devices("0") == TpuAccelerator.parse_devices("0,") == [0]
+    assert TpuAccelerator.parse_devices("1") == TpuAccelerator.parse_devices("0,") == [0]
 
 
 SCRIPT = """
@@ -187,17 +185,7 @@ open(f"report{{made.global_rank}}.json", "w").write(json.dumps(report))
 
 def test_trainer_in_two_processes(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.format(folder=str(Path(__file__).parent)))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    command = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    result = subprocess.run(
-        [sys.executable, *command, "train.py"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
+    parts.launch(["train.py"], tmp_path, processes=2)
     reports = [json.loads(file.read_text()) for file in sorted(tmp_path.glob("report*.json"))]
     assert [report["world"] for report in reports] == [2, 2]
     assert [report["seen"] for report in reports] == [4, 4]

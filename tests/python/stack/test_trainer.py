@@ -46,13 +46,16 @@ def arguments(folder: Path, **options: Any) -> transformers.TrainingArguments:
     )
 
 
-def train(model: nn.Module, folder: Path, resume: Any = None, **options: Any) -> Any:
+def train(
+    model: nn.Module, folder: Path, resume: Any = None, callbacks: Any = None, **options: Any
+) -> Any:
     trainer = transformers.Trainer(
         model=model,
         args=arguments(folder, **options),
         train_dataset=Rows(),
         eval_dataset=Rows(),
         processing_class=parts.generator_tokenizer(),
+        callbacks=callbacks,
     )
     trainer.train(resume_from_checkpoint=resume)
     return trainer
@@ -62,12 +65,19 @@ def losses(trainer: Any) -> list[float]:
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
+def evaluations(trainer: Any) -> list[float]:
+    return [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
+
+
 def train_on_both(folder: Path, **options: Any) -> list[Any]:
     results = []
     for device in parts.DEVICES:
-        trainer = train(parts.llama(), folder / device, use_cpu=device == "cpu", **options)
-        assert trainer.args.device.type == device
-        assert trainer.model.device.type == device
+        with parts.accelerate_on(device):
+            own = {"use_cpu": True} if device == "cpu" else {}
+            trainer = train(parts.llama(), folder / device, **own, **options)
+            assert trainer.args.device.type == device
+            assert trainer.model.device.type == device
+            trainer.evaluate()
         results.append(trainer)
     return results
 
@@ -76,9 +86,7 @@ def test_same_training_as_on_the_cpu(tmp_path: Path) -> None:
     expected, actual = train_on_both(tmp_path)
     assert losses(actual) == pytest.approx(losses(expected), rel=1e-3)
     parts.assert_same_weights(actual.model, expected.model, rtol=0, atol=2e-3)
-    assert actual.evaluate()["eval_loss"] == pytest.approx(
-        expected.evaluate()["eval_loss"], rel=1e-2
-    )
+    assert evaluations(actual) == pytest.approx(evaluations(expected), rel=1e-2)
 
 
 def test_accumulation_clipping_and_schedule(tmp_path: Path) -> None:
@@ -101,22 +109,20 @@ def test_accumulation_clipping_and_schedule(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"bf16": True},
         {"bf16": True, "gradient_checkpointing": True},
+        {"bf16": True, "optim": "adamw_torch_fused"},
         {"optim": "adafactor"},
-        {"optim": "sgd"},
-        {"optim": "adamw_torch_fused"},
     ],
 )
 def test_ways_of_training(tmp_path: Path, options: dict[str, Any]) -> None:
-    expected, actual = train_on_both(tmp_path, max_steps=3, **options)
+    expected, actual = train_on_both(tmp_path, max_steps=2, **options)
     assert losses(actual) == pytest.approx(losses(expected), rel=3e-2)
 
 
-def test_half_precision_with_a_scaler(tmp_path: Path) -> None:
-    trainer = train(parts.llama(), tmp_path, fp16=True, max_steps=3)
-    assert trainer.args.device.type == "tpu"
-    assert all(torch.tensor(losses(trainer)).isfinite())
+def test_half_precision_is_refused(tmp_path: Path) -> None:
+    """Accelerate has a list of devices for float16, and bfloat16 needs no scaler."""
+    with pytest.raises(ValueError, match="fp16 mixed precision requires a device in"):
+        train(parts.llama(), tmp_path, fp16=True, max_steps=1)
 
 
 def test_compiled_training(tmp_path: Path) -> None:
@@ -129,28 +135,35 @@ def test_compiled_training(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_resuming_from_a_checkpoint(tmp_path: Path, dropout: float) -> None:
-    """Four steps are the same as two, a checkpoint, and two; without dropout to the bit."""
+    """Four steps are the same as two, a checkpoint, and two, to the bit."""
+    from torch_tpu.integrations.transformers import DeviceRandomState
+
     model = parts.llama(attention_dropout=dropout)
-    options = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "bf16": True}
-    whole = train(copy.deepcopy(model), tmp_path, **options)
+    options = {
+        "max_steps": 4,
+        "save_strategy": "steps",
+        "save_steps": 2,
+        "bf16": True,
+        "restore_callback_states_from_checkpoint": True,
+    }
+    whole = train(copy.deepcopy(model), tmp_path, callbacks=[DeviceRandomState()], **options)
     checkpoint = tmp_path / "checkpoint-2"
     assert {"optimizer.pt", "scheduler.pt", "rng_state.pth"} <= {
         file.name for file in checkpoint.iterdir()
     }
-    resumed = train(copy.deepcopy(model), tmp_path, resume=str(checkpoint), **options)
+    resumed = train(
+        copy.deepcopy(model), tmp_path, str(checkpoint), [DeviceRandomState()], **options
+    )
     assert resumed.state.global_step == 4
-    if dropout == 0:
-        parts.assert_same_weights(resumed.model, whole.model, rtol=0, atol=0)
-    else:
-        assert losses(resumed)[-1] == pytest.approx(losses(whole)[-1], rel=0.2)
+    parts.assert_same_weights(resumed.model, whole.model, rtol=0, atol=0)
 
 
 def test_checkpoint_loads_on_the_cpu(tmp_path: Path) -> None:
     options = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1}
     train(parts.llama(), tmp_path, **options)
-    resumed = train(
-        parts.llama(), tmp_path, resume=str(tmp_path / "checkpoint-1"), use_cpu=True, **options
-    )
+    with parts.accelerate_on("cpu"):
+        checkpoint = str(tmp_path / "checkpoint-1")
+        resumed = train(parts.llama(), tmp_path, checkpoint, use_cpu=True, **options)
     assert resumed.model.device.type == "cpu"
     assert resumed.state.global_step == 2
 
@@ -169,3 +182,28 @@ def test_prediction_and_best_model(tmp_path: Path) -> None:
     assert trainer.state.best_model_checkpoint is not None
     output = trainer.predict(Rows())
     assert output.predictions.shape == (16, 8, 64)
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+import torch
+sys.path.insert(0, {folder!r})
+import stack_parts as parts
+from test_trainer import train
+trainer = train(
+    parts.llama(), Path("out"), max_steps=2, accelerator_config={{"use_configured_state": True}}
+)
+assert trainer.args.world_size == 2 and trainer.args.device.type == "tpu"
+torch.save(parts.weights(trainer.model), f"weights{{trainer.args.process_index}}.pt")
+"""
+
+
+def test_training_in_two_processes(tmp_path: Path) -> None:
+    """Two processes with four rows each are one process with eight."""
+    (tmp_path / "train.py").write_text(SCRIPT.format(folder=str(Path(__file__).parent)))
+    parts.launch(["-m", "torch_tpu.integrations.accelerate", "train.py"], tmp_path, processes=2)
+    whole = train(parts.llama(), tmp_path, max_steps=2, per_device_train_batch_size=8)
+    first, second = (torch.load(tmp_path / f"weights{rank}.pt") for rank in range(2))
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+    torch.testing.assert_close(first, parts.weights(whole.model), rtol=1e-2, atol=2e-3)

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -72,6 +74,46 @@ def test_peak_memory_of_loading(folder: Path) -> None:
     size = model.get_memory_footprint()
     assert size <= torch.tpu.memory_allocated() - before <= 1.1 * size
     assert torch.tpu.max_memory_allocated() - before <= 1.25 * size
+
+
+HOST_MEMORY = """
+import threading, torch, transformers
+from pathlib import Path
+
+def anonymous():
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return 1024 * int(line.split()[1])
+
+def watch():
+    while not done.wait(0.002):
+        seen.append(anonymous())
+
+config = transformers.LlamaConfig(
+    vocab_size=64, hidden_size=1024, intermediate_size=2048, num_hidden_layers=3,
+    num_attention_heads=8, num_key_value_heads=8,
+)
+with torch.device("meta"):
+    model = transformers.LlamaForCausalLM(config)
+model.to_empty(device="cpu").save_pretrained("model")
+size = model.get_memory_footprint()
+del model
+torch.ones(1, device="tpu").cpu()
+done, seen, before = threading.Event(), [], anonymous()
+thread = threading.Thread(target=watch)
+thread.start()
+model = transformers.LlamaForCausalLM.from_pretrained("model", device_map="tpu")
+torch.tpu.synchronize()
+done.set()
+thread.join()
+print((max(seen) - before) / size, end="")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_host_memory_of_loading(run_python: Any) -> None:
+    """On the CPU plugin the device's memory is the host's: once the model, and not twice."""
+    assert 0.9 < float(run_python(HOST_MEMORY).stdout) < 1.5
 
 
 def test_saving_from_the_device(folder: Path, tmp_path: Path) -> None:

@@ -46,14 +46,15 @@ def test_supervised_tuning(tmp_path: Path, adapter: bool) -> None:
             peft = pytest.importorskip("peft")
             more["peft_config"] = peft.LoraConfig(r=2, target_modules=["q_proj"])
         torch.manual_seed(0)
-        trainer = trl.SFTTrainer(
-            model=parts.llama(),
-            args=trl.SFTConfig(**options(tmp_path, device), max_length=16),
-            train_dataset=rows,
-            processing_class=parts.generator_tokenizer(),
-            **more,
-        )
-        trainer.train()
+        with parts.accelerate_on(device):
+            trainer = trl.SFTTrainer(
+                model=parts.llama(),
+                args=trl.SFTConfig(**options(tmp_path, device), max_length=16),
+                train_dataset=rows,
+                processing_class=parts.generator_tokenizer(),
+                **more,
+            )
+            trainer.train()
         assert trainer.model.device.type == device
         results.append(losses(trainer))
     assert results[1] == pytest.approx(results[0], rel=1e-2)
@@ -81,14 +82,15 @@ def test_preferences(tmp_path: Path) -> None:
     )
     results = []
     for device in parts.DEVICES:
-        trainer = trl.DPOTrainer(
-            model=parts.llama(),
-            ref_model=parts.llama(),
-            args=trl.DPOConfig(**options(tmp_path, device), max_length=24),
-            train_dataset=rows,
-            processing_class=parts.generator_tokenizer(),
-        )
-        trainer.train()
+        with parts.accelerate_on(device):
+            trainer = trl.DPOTrainer(
+                model=parts.llama(),
+                ref_model=parts.llama(),
+                args=trl.DPOConfig(**options(tmp_path, device), max_length=24),
+                train_dataset=rows,
+                processing_class=parts.generator_tokenizer(),
+            )
+            trainer.train()
         results.append(losses(trainer))
     assert results[1] == pytest.approx(results[0], rel=1e-2)
 
