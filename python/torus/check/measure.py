@@ -1,0 +1,258 @@
+# Copyright The Torus Authors. Licensed under the Apache License, Version 2.0.
+"""One program on one topology: what the compiler says, and what the figures of the chip allow."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+import pathlib
+from typing import Any
+
+from torch_tpu import aot
+from torch_tpu.aot.hlo import Collective, Module
+
+from torus.check import chips, verdict
+from torus.check.analysis import Analysis
+from torus.check.plan import Plan
+
+__all__ = ["Result", "Traffic", "measure"]
+
+_TELLABLE_SECONDS = 0.4
+
+
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+    """Exchanges of one kind.
+
+    Attributes
+    ----------
+    kind : str
+        ``"all-gather"`` and so on.
+    count : int
+        Places in the program.
+    bytes : int
+        Of the values that are exchanged, on each device.
+    sent_bytes : float
+        That each device sends if its group passes them around a ring.
+    """
+
+    kind: str
+    count: int
+    bytes: int
+    sent_bytes: float
+
+
+@dataclasses.dataclass
+class Result:
+    """What is known of a step on a topology. All bytes and seconds are those of one device.
+
+    Attributes
+    ----------
+    topology : str
+        Its name.
+    device_kind : str
+        As the compiler calls the chip.
+    chips, devices : int
+        In the topology.
+    partitions : int
+        Devices that share the program.
+    plan : str
+        How.
+    verdict : verdict.Verdict
+        Whether the compiler takes it.
+    capacity_bytes : int
+        Memory that programs may use.
+    argument_bytes, output_bytes, alias_bytes, temporary_bytes, code_bytes : int
+        As the compiler lays them out; 0 without its verdict.
+    peak_bytes : int
+        The most in use at a time.
+    compile_seconds : float
+        That the compiler took here.
+    flops : float
+        Of matrix products and convolutions, counted by hand.
+    compiler_flops, compiler_bytes : float
+        What the compiler counts: all operations, and bytes between memory and core.
+    intensity : float
+        `flops` for each byte.
+    compute_seconds, memory_seconds, exchange_seconds : float
+        What products, memory traffic and exchanges take at the published peaks.
+    compiler_seconds : float or None
+        The step by the compiler's own cost model, where it has one.
+    unestimated : int
+        Kernels that the cost model gives no time for.
+    exchanges : list of Traffic
+        Of the compiled program.
+    loops_with_exchanges : int
+        Exchanges that stand in loops and are counted once all the same.
+    batch : int
+        Samples in the step, over all devices.
+    saved : str
+        Where the executable was written.
+    """
+
+    topology: str
+    device_kind: str
+    chips: int
+    devices: int
+    partitions: int
+    plan: str
+    verdict: verdict.Verdict
+    capacity_bytes: int = 0
+    argument_bytes: int = 0
+    output_bytes: int = 0
+    alias_bytes: int = 0
+    temporary_bytes: int = 0
+    code_bytes: int = 0
+    peak_bytes: int = 0
+    compile_seconds: float = 0.0
+    flops: float = 0.0
+    compiler_flops: float = 0.0
+    compiler_bytes: float = 0.0
+    intensity: float = 0.0
+    compute_seconds: float = 0.0
+    memory_seconds: float = 0.0
+    exchange_seconds: float = 0.0
+    compiler_seconds: float | None = None
+    unestimated: int = 0
+    exchanges: list[Traffic] = dataclasses.field(default_factory=list)
+    loops_with_exchanges: int = 0
+    saved: str = ""
+    batch: int = 1
+
+    @property
+    def bound_seconds(self) -> float:
+        """The least that a step can take at the published peaks."""
+        return max(self.compute_seconds, self.memory_seconds, self.exchange_seconds)
+
+    @property
+    def bound_by(self) -> str:
+        """What sets `bound_seconds`: ``"compute"``, ``"memory"`` or ``"exchange"``."""
+        parts = {
+            "compute": self.compute_seconds,
+            "memory": self.memory_seconds,
+            "exchange": self.exchange_seconds,
+        }
+        return max(parts, key=lambda name: parts[name]) if self.bound_seconds else ""
+
+    @property
+    def sent_bytes(self) -> float:
+        """Bytes that a device sends in a step."""
+        return sum(t.sent_bytes for t in self.exchanges)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        derived = {
+            "bound_seconds": self.bound_seconds,
+            "bound_by": self.bound_by,
+            "sent_bytes": self.sent_bytes,
+        }
+        return {**dataclasses.asdict(self), **derived, "ok": self.verdict.ok}
+
+
+def measure(
+    text: str,
+    topology: aot.Topology,
+    plan: Plan,
+    analysis: Analysis,
+    save: pathlib.Path | None = None,
+) -> Result:
+    """Compile a program and collect the figures.
+
+    Parameters
+    ----------
+    text : str
+        StableHLO, with the shardings of `plan`.
+    topology : torch_tpu.aot.Topology
+        What it is compiled for.
+    plan : Plan
+        How it is spread.
+    analysis : Analysis
+        Of the program, all devices together.
+    save : pathlib.Path, optional
+        Where to write the executable.
+
+    Returns
+    -------
+    Result
+
+    Raises
+    ------
+    torch_tpu.aot.LibtpuMissing
+        If there is no compiler.
+    """
+    partitions = plan.mesh.size if plan.kind != "none" else 1
+    result = Result(
+        topology.name,
+        topology.device_kind,
+        topology.chip_count,
+        topology.device_count,
+        partitions,
+        plan.describe(),
+        verdict.accepted(),
+        capacity_bytes=topology.memory_bytes,
+        flops=analysis.flops / partitions,
+    )
+    try:
+        compiled = aot.compile_text(
+            text, topology.name, num_partitions=partitions, serialize=save is not None
+        )
+    except aot.CompilationRefused as error:
+        result.verdict = verdict.of_error(error.code, error.detail)
+        if result.verdict.available_bytes and not result.capacity_bytes:
+            result.capacity_bytes = result.verdict.available_bytes
+    else:
+        _take(result, compiled)
+        if save is not None:
+            save.write_bytes(compiled.serialized)
+            result.saved = str(save)
+    _bound(result, analysis)
+    return result
+
+
+def _take(result: Result, compiled: aot.Compiled) -> None:
+    memory = compiled.memory
+    if memory is not None:
+        for name in ("argument", "output", "alias", "temporary", "code"):
+            setattr(result, f"{name}_bytes", getattr(memory, f"{name}_bytes"))
+        result.peak_bytes = memory.peak_bytes or memory.total_bytes
+    result.compile_seconds = compiled.seconds
+    result.compiler_flops = compiled.cost.get("flops", 0.0)
+    result.compiler_bytes = compiled.cost.get("bytes accessed", 0.0)
+    seconds = compiled.cost.get("optimal_seconds", 0.0)
+    # XLA's cost model counts -1 second for each kernel that it knows nothing of, so that a step of
+    # less than one second can be told from their number.
+    result.unestimated = math.ceil(-seconds) if seconds < 0 else 0
+    result.compiler_seconds = seconds + result.unestimated or None
+    if compiled.optimized:
+        collectives = Module(compiled.optimized).collectives
+        result.exchanges = _sum_up(collectives)
+        result.loops_with_exchanges = sum(c.in_loop for c in collectives)
+
+
+def _sum_up(collectives: tuple[Collective, ...]) -> list[Traffic]:
+    kinds: dict[str, list[Collective]] = collections.defaultdict(list)
+    for c in collectives:
+        kinds[c.kind].append(c)
+    return [
+        Traffic(kind, len(of), sum(c.bytes for c in of), sum(c.sent_bytes for c in of))
+        for kind, of in sorted(kinds.items())
+    ]
+
+
+def _bound(result: Result, analysis: Analysis) -> None:
+    """Set the times at the published peaks, each device having its share of the chip."""
+    traffic = result.compiler_bytes or analysis.least_bytes / result.partitions
+    result.intensity = result.flops / traffic if traffic else 0.0
+    chip = chips.of_topology(result.topology)
+    if chip is None:
+        return
+    share = result.chips / result.devices
+    result.compute_seconds = sum(
+        flops / result.partitions / (chip.peak_flops(dtype) * share)
+        for dtype, flops in analysis.passes.items()
+    )
+    result.memory_seconds = traffic / (chip.hbm_bandwidth * share)
+    result.exchange_seconds = result.sent_bytes / (chip.ici_bandwidth * share)
+    if result.unestimated and result.bound_seconds > _TELLABLE_SECONDS:
+        result.compiler_seconds = None

@@ -1,0 +1,217 @@
+# Copyright The Torus Authors. Licensed under the Apache License, Version 2.0.
+"""Sharding plans: how the tensors of a step lie on the devices of a topology.
+
+``fsdp``
+    Parameters, gradients and optimizer states are cut over all devices, and so is the batch;
+    parameters are gathered layer by layer.
+``tp``
+    Products are cut over the axis "model"; the batch over what devices remain.
+``2d``
+    Both: the axis "model" cuts products, the axis "data" the batch and, a second time, parameters.
+
+A dimension is cut into as many parts as divide both it and the axis; over the rest of the axis the
+array is repeated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterable
+
+from torch_tpu.aot import Lowered, Slot
+from torch_tpu.aot.sharding import Mesh, annotate, local_shape, sharding
+
+__all__ = ["KINDS", "Plan", "make"]
+
+KINDS = ("none", "fsdp", "tp", "2d")
+
+# Below this many elements a parameter is repeated: gathering it costs more than it frees.
+_SMALL = 1 << 16
+
+# Which dimension of a weight "model" cuts. A Linear holds (out, in): column-parallel ones cut out,
+# the ones that follow them cut in, so that one reduction ends both.
+_MODEL_DIM = (
+    (re.compile(r"experts\.(gate_up|gate|up)_proj"), 1),
+    (re.compile(r"experts\.down_proj"), 2),
+    (re.compile(r"(embed_tokens|wte|word_embeddings|shared|lm_head|embed_out)\.weight"), 0),
+    (
+        re.compile(
+            r"\b(q|k|v|qkv|gate|up|gate_up|query|key|value)_?(proj)?\.(weight|bias)"
+            r"|(query_key_value|intermediate\.dense|fc1|w1|w3|wi_\d|wi|to_[qkv]|add_[qkv]_proj"
+            r"|proj_mlp|net\.0\.proj|dense_h_to_4h)\.(weight|bias)"
+        ),
+        0,
+    ),
+    (
+        re.compile(
+            r"\b(o_proj|down_proj|out_proj|output\.dense|fc2|w2|wo|to_out\.0|to_add_out|net\.2"
+            r"|proj_out|dense_4h_to_h)\.weight"
+        ),
+        1,
+    ),
+    (re.compile(r"\b(c_attn|c_fc)\.weight"), 1),  # GPT-2 holds (in, out)
+    (re.compile(r"\bc_proj\.weight"), 0),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A mesh, and the rule that lays tensors on it.
+
+    Attributes
+    ----------
+    kind : str
+        One of `KINDS`.
+    mesh : Mesh
+        Its axes are the prime factors of the two logical ones: ``data0``, ``data1`` ... ``model0``.
+    batch : int
+        The size by which inputs with samples are known.
+    """
+
+    kind: str
+    mesh: Mesh
+    batch: int
+
+    def axis(self, name: str) -> int:
+        """Return the size of the logical axis ``"data"`` or ``"model"``."""
+        return math.prod(self.mesh.axes[axis] for axis in self._factors(name))
+
+    def _factors(self, name: str) -> list[str]:
+        return [axis for axis in self.mesh.axes if axis.startswith(name)]
+
+    def spec(self, slot: Slot) -> tuple[tuple[str, ...], ...]:
+        """Return for each dimension of an input or output the axes that cut it."""
+        cut: list[tuple[str, ...]] = [()] * len(slot.shape)
+        if self.kind == "none" or not slot.shape:
+            return tuple(cut)
+        if slot.kind in ("argument", "result"):
+            if slot.shape[0] == self.batch:
+                cut[0] = self._dividing("data", slot.shape[0])
+            if _is_cache(slot):
+                cut[1] = self._dividing("model", slot.shape[1])
+            return tuple(cut)
+        model_dim = _model_dim(slot)
+        if self.kind in ("tp", "2d") and model_dim is not None:
+            cut[model_dim] = self._dividing("model", slot.shape[model_dim])
+        if self.kind in ("fsdp", "2d") and math.prod(slot.shape) >= _SMALL:
+            self._cut_largest(slot, cut)
+        return tuple(cut)
+
+    def _cut_largest(self, slot: Slot, cut: list[tuple[str, ...]]) -> None:
+        """Cut over "data" the dimension that takes the most parts, the larger of two equal ones."""
+        free = [i for i, axes in enumerate(cut) if not axes]
+        parts = {i: self._dividing("data", slot.shape[i]) for i in free}
+        best = max(free, key=lambda i: (self._count(parts[i]), slot.shape[i]), default=None)
+        if best is not None:
+            cut[best] = parts[best]
+
+    def _count(self, axes: Iterable[str]) -> int:
+        return math.prod(self.mesh.axes[axis] for axis in axes)
+
+    def _dividing(self, name: str, size: int) -> tuple[str, ...]:
+        """Return as many factors of a logical axis as divide `size`."""
+        taken = []
+        for axis in self._factors(name):
+            if size % self.mesh.axes[axis] == 0:
+                size //= self.mesh.axes[axis]
+                taken.append(axis)
+        return tuple(taken)
+
+    def local_bytes(self, slot: Slot) -> int:
+        """Return the bytes of an input or output on one device."""
+        return math.prod(local_shape(self.mesh, self.spec(slot), slot.shape)) * slot.dtype.itemsize
+
+    def apply(self, lowered: Lowered) -> str:
+        """Return the program's text with the shardings of this plan."""
+        if self.kind == "none":
+            return lowered.text
+
+        def written(slots: list[Slot]) -> dict[int, str]:
+            return {
+                i: sharding(self.mesh, self.spec(slot), len(slot.shape))
+                for i, slot in enumerate(slots)
+            }
+
+        return annotate(
+            lowered.text,
+            written(lowered.inputs),
+            self.mesh.size,
+            {i: s for i, s in written(lowered.outputs).items() if lowered.outputs[i].alias is None},
+        )
+
+    def describe(self) -> str:
+        """Return the plan in a few words."""
+        if self.kind == "none":
+            return "one device"
+        return f"{self.kind}: data {self.axis('data')} x model {self.axis('model')}"
+
+
+def make(kind: str, devices: int, batch: int, model_parallel: int = 0, heads: int = 0) -> Plan:
+    """Make a plan.
+
+    Parameters
+    ----------
+    kind : str
+        One of `KINDS`.
+    devices : int
+        How many there are.
+    batch : int
+        Samples in a step, over all devices.
+    model_parallel : int
+        Size of the axis "model"; chosen if 0.
+    heads : int
+        Attention heads for keys and values, which the choice shall divide; 0 if not known.
+
+    Returns
+    -------
+    Plan
+
+    Raises
+    ------
+    ValueError
+        If `model_parallel` does not divide the devices, or `kind` has no such axis.
+    """
+    if kind == "none":
+        return Plan(kind, Mesh({}), batch)
+    if kind == "fsdp":
+        if model_parallel > 1:
+            raise ValueError("--shard fsdp has no axis for --model-parallel; use tp or 2d")
+        model = 1
+    else:
+        model = model_parallel or _choose(kind, devices, heads)
+    if devices % model:
+        raise ValueError(f"--model-parallel {model} does not divide {devices} devices")
+    axes = {f"data{i}": f for i, f in enumerate(_prime_factors(devices // model))}
+    axes.update({f"model{i}": f for i, f in enumerate(_prime_factors(model))})
+    return Plan(kind, Mesh(axes or {"data0": 1}), batch)
+
+
+def _choose(kind: str, devices: int, heads: int) -> int:
+    """Return the largest power of two that divides devices and heads, 8 at most."""
+    model = 1
+    while model < 8 and devices % (2 * model) == 0 and (not heads or heads % (2 * model) == 0):
+        model *= 2
+    return model if kind == "tp" or model < devices else max(1, model // 2)
+
+
+def _prime_factors(number: int) -> list[int]:
+    factors, prime = [], 2
+    while number > 1:
+        while number % prime == 0:
+            factors.append(prime)
+            number //= prime
+        prime += 1
+    return factors
+
+
+def _model_dim(slot: Slot) -> int | None:
+    for pattern, dim in _MODEL_DIM:
+        if pattern.search(slot.name) and dim < len(slot.shape):
+            return dim
+    return None
+
+
+def _is_cache(slot: Slot) -> bool:
+    return slot.name.startswith("kv.") and len(slot.shape) == 4

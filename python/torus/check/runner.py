@@ -1,0 +1,201 @@
+# Copyright The Torus Authors. Licensed under the Apache License, Version 2.0.
+"""One run of ``torus check``: capture, plan, compile for each topology, advise."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch_tpu import aot
+
+from torus.check import analysis, hints, measure, plan, step
+from torus.check.report import Report
+from torus.check.source import Source
+
+__all__ = ["Options", "check"]
+
+Say = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What the command line asks for.
+
+    Attributes
+    ----------
+    topologies : tuple of str
+        For which devices.
+    mode, seq, dtype, remat
+        See `torus.check.step.Request`.
+    batch : int
+        Samples in a step over all devices; 0 for one for each part of the axis "data".
+    each : int
+        Samples for each part of the axis "data", where `batch` is 0.
+    shard : str
+        One of `torus.check.plan.KINDS`.
+    model_parallel : int
+        Size of the axis "model"; chosen if 0.
+    save, save_text : pathlib.Path or None
+        Folders or files for executables and programs.
+    """
+
+    topologies: tuple[str, ...]
+    mode: str = "forward"
+    batch: int = 0
+    each: int = 1
+    seq: int = 512
+    dtype: str = "bfloat16"
+    remat: bool = False
+    shard: str = "none"
+    model_parallel: int = 0
+    save: pathlib.Path | None = None
+    save_text: pathlib.Path | None = None
+
+    def request(self, batch: int) -> step.Request:
+        """Return the step for a batch."""
+        return step.Request(self.mode, batch, self.seq, self.dtype, self.remat)
+
+
+@dataclasses.dataclass
+class _Captured:
+    """A step as a program."""
+
+    model: Any
+    lowered: aot.Lowered
+    analysis: analysis.Analysis
+    seconds: float
+
+
+def check(source: Source, options: Options, say: Say) -> Report:
+    """Check a model.
+
+    Parameters
+    ----------
+    source : Source
+        The model.
+    options : Options
+        What to do.
+    say : callable
+        Told what is being done, one line at a time.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    SourceError
+        If the model cannot be built or called.
+    ValueError
+        If a topology is not known, or a plan does not fit one.
+    """
+    batch = options.batch
+    request = {"mode": options.mode, "batch": batch or "one each", "seq": options.seq}
+    report = Report(source.name, {**request, "dtype": options.dtype, "shard": options.shard})
+    captured: dict[int, _Captured] = {}
+    try:
+        for topology, made in _plans(source, options):
+            if made.batch not in captured:
+                captured[made.batch] = _capture(source, options.request(made.batch), report, say)
+            if report.missing:
+                break
+            _one(captured[made.batch], topology, made, options, report, say)
+    except aot.NotLowered as error:
+        report.missing = error.missing
+    except aot.LibtpuMissing as error:
+        report.problem = str(error)
+    if captured and options.topologies:
+        _advise(source, options, captured, report)
+    return report
+
+
+def _plans(source: Source, options: Options) -> Iterator[tuple[aot.Topology, plan.Plan]]:
+    heads = _heads(source.config)
+    described = [aot.describe(name) for name in options.topologies]
+    for topology in described:
+        made = plan.make(
+            options.shard, topology.device_count, options.batch, options.model_parallel, heads
+        )
+        parts = 1 if options.shard == "none" else made.axis("data")
+        yield topology, dataclasses.replace(made, batch=options.batch or parts * options.each)
+
+
+def _heads(config: Any) -> int:
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    if isinstance(text, dict):
+        return int(text.get("num_attention_heads") or 0)
+    heads = getattr(text, "num_key_value_heads", None) or getattr(text, "num_attention_heads", 0)
+    return int(heads or 0)
+
+
+def _capture(source: Source, request: step.Request, report: Report, say: Say) -> _Captured:
+    say(f"building {source.name} and recording its step (batch {request.batch})")
+    begin = time.perf_counter()
+    model, lowered = step.lower(source, request)
+    seconds = time.perf_counter() - begin
+    say("counting")
+    found = analysis.analyse(lowered.text)
+    if report.analysis is None:
+        _describe(report, model, lowered)
+        report.analysis, report.capture_seconds = found, seconds
+        report.text_bytes = len(lowered.text)
+        report.missing = list(lowered.fallbacks)
+    return _Captured(model, lowered, found, seconds)
+
+
+def _describe(report: Report, model: Any, lowered: aot.Lowered) -> None:
+    if isinstance(model, torch.nn.Module):
+        report.parameters = sum(p.numel() for p in model.parameters())
+        report.parameter_bytes = sum(p.numel() * p.itemsize for p in model.parameters())
+    states = (".exp_avg", ".exp_avg_sq", ".step")
+    for slot in lowered.inputs:
+        if slot.name.endswith(states):
+            report.optimizer_bytes += slot.bytes
+        elif slot.name.startswith("kv."):
+            report.cache_bytes += slot.bytes
+        elif slot.kind == "argument":
+            report.input_bytes += slot.bytes
+
+
+def _one(
+    captured: _Captured,
+    topology: aot.Topology,
+    made: plan.Plan,
+    options: Options,
+    report: Report,
+    say: Say,
+) -> None:
+    say(f"compiling for {topology.name} ({made.describe()}), about a minute or more")
+    text = made.apply(captured.lowered)
+    word = topology.name.replace(":", "-")
+    if options.save_text is not None:
+        _target(options.save_text, f"{word}.mlir").write_text(text, "utf-8")
+    save = None if options.save is None else _target(options.save, f"{word}.executable")
+    result = measure.measure(text, topology, made, captured.analysis, save)
+    result.batch = made.batch
+    report.results.append(result)
+
+
+def _target(folder: pathlib.Path, name: str) -> pathlib.Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / name
+
+
+def _advise(
+    source: Source, options: Options, captured: dict[int, _Captured], report: Report
+) -> None:
+    """Collect the hints of all batches, each once."""
+    devices = {result.partitions for result in report.results} or {1}
+    for batch, one in captured.items():
+        for count in devices:
+            made = plan.make(
+                options.shard, count, batch, options.model_parallel, _heads(source.config)
+            )
+            found = hints.find(
+                source.config, options.request(batch), one.lowered, one.analysis, made
+            )
+            report.hints += [hint for hint in found if hint not in report.hints]
