@@ -64,7 +64,8 @@ class Result:
     capacity_bytes : int
         Memory that programs may use.
     argument_bytes, output_bytes, alias_bytes, temporary_bytes, code_bytes : int
-        As the compiler lays them out; 0 without its verdict.
+        As the compiler lays them out. Of a program that it refuses only the first is known, without
+        padding.
     peak_bytes : int
         The most in use at a time.
     compile_seconds : float
@@ -140,12 +141,26 @@ class Result:
         """Bytes that a device sends in a step."""
         return sum(t.sent_bytes for t in self.exchanges)
 
+    @property
+    def efficiencies(self) -> tuple[float, float]:
+        """Estimate the share of the time in which the matrix units work, at the published peaks.
+
+        The first is for exchanges that run beside the rest as far as they can, the second for
+        exchanges that do not at all.
+        """
+        busy = max(self.compute_seconds, self.memory_seconds)
+        if not self.compute_seconds:
+            return 0.0, 0.0
+        hidden, exposed = max(busy, self.exchange_seconds), busy + self.exchange_seconds
+        return self.compute_seconds / hidden, self.compute_seconds / exposed
+
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
         derived = {
             "bound_seconds": self.bound_seconds,
             "bound_by": self.bound_by,
             "sent_bytes": self.sent_bytes,
+            "efficiencies": self.efficiencies,
         }
         return {**dataclasses.asdict(self), **derived, "ok": self.verdict.ok}
 
@@ -155,6 +170,7 @@ def measure(
     topology: aot.Topology,
     plan: Plan,
     analysis: Analysis,
+    argument_bytes: int = 0,
     save: pathlib.Path | None = None,
 ) -> Result:
     """Compile a program and collect the figures.
@@ -169,6 +185,8 @@ def measure(
         How it is spread.
     analysis : Analysis
         Of the program, all devices together.
+    argument_bytes : int
+        Of the arguments on one device, for a program that the compiler does not take.
     save : pathlib.Path, optional
         Where to write the executable.
 
@@ -192,6 +210,7 @@ def measure(
         verdict.accepted(),
         capacity_bytes=topology.memory_bytes,
         flops=analysis.flops / partitions,
+        argument_bytes=argument_bytes,
     )
     try:
         compiled = aot.compile_text(

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Iterable
 
 from torch_tpu.aot import Lowered, Slot
+from torch_tpu.aot.plans import spec_for
 from torch_tpu.aot.sharding import Mesh, annotate, local_shape, sharding
 
 __all__ = ["KINDS", "Plan", "make"]
@@ -29,31 +29,6 @@ KINDS = ("none", "fsdp", "tp", "2d")
 
 # Below this many elements a parameter is repeated: gathering it costs more than it frees.
 _SMALL = 1 << 16
-
-# Which dimension of a weight "model" cuts. A Linear holds (out, in): column-parallel ones cut out,
-# the ones that follow them cut in, so that one reduction ends both.
-_MODEL_DIM = (
-    (re.compile(r"experts\.(gate_up|gate|up)_proj"), 1),
-    (re.compile(r"experts\.down_proj"), 2),
-    (re.compile(r"(embed_tokens|wte|word_embeddings|shared|lm_head|embed_out)\.weight"), 0),
-    (
-        re.compile(
-            r"\b(q|k|v|qkv|gate|up|gate_up|query|key|value)_?(proj)?\.(weight|bias)"
-            r"|(query_key_value|intermediate\.dense|fc1|w1|w3|wi_\d|wi|to_[qkv]|add_[qkv]_proj"
-            r"|proj_mlp|net\.0\.proj|dense_h_to_4h)\.(weight|bias)"
-        ),
-        0,
-    ),
-    (
-        re.compile(
-            r"\b(o_proj|down_proj|out_proj|output\.dense|fc2|w2|wo|to_out\.0|to_add_out|net\.2"
-            r"|proj_out|dense_4h_to_h)\.weight"
-        ),
-        1,
-    ),
-    (re.compile(r"\b(c_attn|c_fc)\.weight"), 1),  # GPT-2 holds (in, out)
-    (re.compile(r"\bc_proj\.weight"), 0),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,9 +67,11 @@ class Plan:
             if _is_cache(slot):
                 cut[1] = self._dividing("model", slot.shape[1])
             return tuple(cut)
-        model_dim = _model_dim(slot)
-        if self.kind in ("tp", "2d") and model_dim is not None:
-            cut[model_dim] = self._dividing("model", slot.shape[model_dim])
+        # Which dimension tensor parallelism cuts is known by the name, for an optimizer's state too.
+        owner = slot.name.removesuffix(".exp_avg").removesuffix(".exp_avg_sq")
+        for i, axis in enumerate(spec_for(owner, slot.shape, Mesh({"model": self.axis("model")}))):
+            if axis == "model":
+                cut[i] = tuple(self._factors("model"))
         if self.kind in ("fsdp", "2d") and math.prod(slot.shape) >= _SMALL:
             self._cut_largest(slot, cut)
         return tuple(cut)
@@ -204,13 +181,6 @@ def _prime_factors(number: int) -> list[int]:
             number //= prime
         prime += 1
     return factors
-
-
-def _model_dim(slot: Slot) -> int | None:
-    for pattern, dim in _MODEL_DIM:
-        if pattern.search(slot.name) and dim < len(slot.shape):
-            return dim
-    return None
 
 
 def _is_cache(slot: Slot) -> bool:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -87,22 +87,22 @@ class Report:
 # ---- words ----
 
 
-def _scaled(value: float, step: float, units: str, digits: int = 3) -> str:
-    names = units.split()
+def _scaled(value: float, step: float, units: Sequence[str]) -> str:
+    names = list(units)
     while abs(value) >= step and len(names) > 1:
         value /= step
         names.pop(0)
-    return f"{value:.{digits}g} {names[0]}" if abs(value) < 1000 else f"{value:.0f} {names[0]}"
+    return f"{value:.3g} {names[0]}" if abs(value) < 1000 else f"{value:.0f} {names[0]}"
 
 
 def as_bytes(value: float) -> str:
     """Return a size in powers of 1024: ``"1.5 GiB"``."""
-    return _scaled(value, 1024, "B KiB MiB GiB TiB PiB")
+    return _scaled(value, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
 
 
 def as_flops(value: float) -> str:
     """Return a count of operations in powers of 1000: ``"4.08 T"``."""
-    return _scaled(value, 1000, " K M G T P E").strip()
+    return _scaled(value, 1000, ("", "K", "M", "G", "T", "P", "E")).strip()
 
 
 def as_seconds(value: float | None) -> str:
@@ -148,6 +148,13 @@ def _estimate(r: Result) -> str:
     return as_seconds(r.compiler_seconds) + (note if r.compiler_seconds else "")
 
 
+def _efficiency(r: Result) -> str:
+    if r.partitions == 1:
+        return "-"
+    hidden, exposed = r.efficiencies
+    return f"{exposed:.0%} to {hidden:.0%}"
+
+
 _ROWS: tuple[tuple[str, Cell], ...] = (
     ("verdict", lambda r: r.verdict.kind),
     ("chips, devices", lambda r: f"{r.chips}, {r.devices}"),
@@ -155,7 +162,7 @@ _ROWS: tuple[tuple[str, Cell], ...] = (
     ("batch, all devices", lambda r: str(r.batch)),
     ("HBM capacity", lambda r: as_bytes(r.capacity_bytes) if r.capacity_bytes else "-"),
     ("HBM peak", _peak),
-    ("  arguments", _told(lambda r: as_bytes(r.argument_bytes))),
+    ("  arguments", lambda r: as_bytes(r.argument_bytes)),
     ("  outputs, not aliased", _told(lambda r: as_bytes(r.output_bytes - r.alias_bytes))),
     ("  temporaries", _told(lambda r: as_bytes(r.temporary_bytes))),
     ("  code", _told(lambda r: as_bytes(r.code_bytes))),
@@ -168,6 +175,7 @@ _ROWS: tuple[tuple[str, Cell], ...] = (
     ("bound: exchange", _told(lambda r: as_seconds(r.exchange_seconds))),
     ("least step, bound by", lambda r: f"{as_seconds(r.bound_seconds)}, {r.bound_by}"),
     ("compiler's estimate", _told(_estimate)),
+    ("efficiency, estimated", _told(_efficiency)),
     ("compiled here in", _told(lambda r: as_seconds(r.compile_seconds))),
 )
 

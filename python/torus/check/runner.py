@@ -175,7 +175,8 @@ def _one(
     if options.save_text is not None:
         _target(options.save_text, f"{word}.mlir").write_text(text, "utf-8")
     save = None if options.save is None else _target(options.save, f"{word}.executable")
-    result = measure.measure(text, topology, made, captured.analysis, save)
+    arguments = sum(made.local_bytes(slot) for slot in captured.lowered.inputs)
+    result = measure.measure(text, topology, made, captured.analysis, arguments, save)
     result.batch = made.batch
     report.results.append(result)
 

@@ -2,21 +2,18 @@
 """Weak scaling: the same model on more and more chips, the batch growing with them.
 
 What the compiler says of each program (memory, exchanged bytes) is one thing; how long the
-step takes there is an estimate from published peaks, and is called that everywhere. Two estimates
-bracket the efficiency: exchanges hidden behind products as far as they can be, and not at all.
+step takes there is an estimate from published peaks, and is called that everywhere.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 
 from torus.check import chips, runner
-from torus.check.measure import Result
 from torus.check.report import Report
 from torus.check.source import Source
 
-__all__ = ["check", "efficiencies", "slice_of"]
+__all__ = ["check", "slice_of"]
 
 # Slices whose compute the wrap-around links of a torus help, as the cloud offers them.
 _SHAPES_3D = {
@@ -103,19 +100,3 @@ def check(source: Source, options: runner.Options, counts: list[int], say: runne
     assert report is not None
     report.is_scaling = True
     return report
-
-
-def efficiencies(result: Result) -> tuple[float, float]:
-    """Estimate the share of the time in which the matrix units work, from published peaks.
-
-    Returns
-    -------
-    hidden, exposed : float
-        If exchanges run beside products as far as they can, and if they do not at all.
-    """
-    busy = max(result.compute_seconds, result.memory_seconds)
-    hidden = max(busy, result.exchange_seconds)
-    exposed = busy + result.exchange_seconds
-    if not result.compute_seconds or not math.isfinite(exposed):
-        return 0.0, 0.0
-    return result.compute_seconds / hidden, result.compute_seconds / exposed

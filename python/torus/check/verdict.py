@@ -11,7 +11,12 @@ __all__ = ["Allocation", "Verdict", "accepted", "of_error"]
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = r"([\d.]+)([KMGT]?)"
-_USED = re.compile(rf"Used {_SIZE} of {_SIZE} (\w+)")
+# "Used 40.5G of 31.2G hbm", and "... on HBM, the total memory required for HLO temporaries (64.0G)
+# exceeds available HBM (31.2G)", where arguments and results are part of the total.
+_USED = re.compile(rf"Used {_SIZE} of {_SIZE} (?P<space>\w+)")
+_EXCEEDS = re.compile(
+    rf"total memory required[^(]*\({_SIZE}\) exceeds available (?P<space>\w+) \({_SIZE}\)"
+)
 _ALLOCATION = re.compile(
     rf"Size: {_SIZE}.*?(?:Operator: .*?)?Shape: (\S+)(?:.*?Unpadded size: {_SIZE})?", re.DOTALL
 )
@@ -106,17 +111,19 @@ def of_error(code: str, detail: str) -> Verdict:
         )
     used = _USED.search(said)
     if used is not None:
-        return _too_large(used, said)
+        return _too_large(used["space"], _bytes(used[1], used[2]), _bytes(used[3], used[4]), said)
+    used = _EXCEEDS.search(said)
+    if used is not None:
+        return _too_large(used["space"], _bytes(used[1], used[2]), _bytes(used[4], used[5]), said)
     return _refused(code, said)
 
 
-def _too_large(used: re.Match[str], said: str) -> Verdict:
-    needed, available = _bytes(used[1], used[2]), _bytes(used[3], used[4])
-    if used[5] != "hbm":
+def _too_large(space: str, needed: int, available: int, said: str) -> Verdict:
+    if space.lower() != "hbm":
         return Verdict(
             "too large",
             f"one operation needs {_gib(needed)} of the {_gib(available)} of on-chip memory "
-            f"({used[5]})",
+            f"({space})",
             "smaller tiles: split the dimension that the operation works on, or raise the limit "
             "xla_tpu_scoped_vmem_limit_kib",
             needed,
@@ -152,6 +159,11 @@ _MEANINGS = (
         "Failed to parse using StableHLO",
         "the compiler does not read the program: libtpu is older than the operations in it",
         "pip install -U libtpu",
+    ),
+    (
+        "custom emitter",
+        "the program calls a routine that this compiler does not have",
+        "keep the operator named in the message out of the program",
     ),
     (
         "custom call",
