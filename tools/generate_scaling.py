@@ -32,16 +32,16 @@ INTRODUCTION = """\
 # Weak scaling on TPU7x
 
 One training step (forward, backward, AdamW; bfloat16, {seq} tokens a sample, one sample for each
-part of the axis "data", layers computed again in the backward pass) on 1 to 256 chips of TPU7x; each
-chip is two devices. Written by `python tools/generate_scaling.py`, which runs
+part of the axis "data", layers computed again in the backward pass) on 1 to 256 chips of TPU7x;
+each chip is two devices. Written by `python tools/generate_scaling.py`, which runs
 
-    torus check examples/configs/llama-3-8b.json --mode train --remat --seq {seq} --shard fsdp \\
-        --topology tpu7x:2x2x1 --scaling 1,4,16,64,256
+    torus check examples/configs/llama-3-8b.json --mode train --remat --seq {seq} \\
+        --shard fsdp --topology tpu7x:2x2x1 --scaling 1,4,16,64,256
 
 and the same for `llama-3-70b.json` with `--shard 2d`. No TPU was used.
 
-- **Measured** is what the TPU compiler says of the program that it compiled for that topology: memory
-  as it laid it out, and the bytes that its collectives move.
+- **Measured** is what the TPU compiler says of the program that it compiled for that topology:
+  memory as it laid it out, and the bytes that its collectives move.
 - **Estimated** is arithmetic on Google's published peaks (2307 TFLOP/s in bfloat16, 7380 GB/s to
   memory, 600 GB/s to the neighbours one way, for each chip). A real step is slower: no kernel runs
   at its peak, and the network is shared. The two efficiencies bracket what overlapping can do:

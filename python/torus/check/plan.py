@@ -67,9 +67,10 @@ class Plan:
             if _is_cache(slot):
                 cut[1] = self._dividing("model", slot.shape[1])
             return tuple(cut)
-        # Which dimension tensor parallelism cuts is known by the name, for an optimizer's state too.
+        # What tensor parallelism cuts is known by the name, that of an optimizer's state too.
         owner = slot.name.removesuffix(".exp_avg").removesuffix(".exp_avg_sq")
-        for i, axis in enumerate(spec_for(owner, slot.shape, Mesh({"model": self.axis("model")}))):
+        model = Mesh({"model": self.axis("model")})
+        for i, axis in enumerate(spec_for(owner, slot.shape, model)):
             if axis == "model":
                 cut[i] = tuple(self._factors("model"))
         if self.kind in ("fsdp", "2d") and math.prod(slot.shape) >= _SMALL:

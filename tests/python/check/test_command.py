@@ -1,0 +1,245 @@
+# Copyright The Torus Authors. Licensed under the Apache License, Version 2.0.
+"""The command ``torus check``, with the real compiler where it is installed."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+
+import pytest
+import torch
+from torch_tpu.aot import topologies
+from torus import cli
+from torus.check import hints, plan, runner, source, step
+
+CONFIGS = pathlib.Path(__file__).parents[3] / "examples" / "configs"
+TINY = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 1000,
+    "max_position_embeddings": 256,
+}
+
+
+@pytest.fixture
+def libtpu() -> None:
+    """Skip the test where libtpu is not installed."""
+    if not topologies.is_available():
+        pytest.skip("libtpu is not installed (pip install libtpu; no TPU is needed)")
+
+
+@pytest.fixture
+def tiny(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Write a small Llama's configuration."""
+    folder = tmp_path / "tiny-llama"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(TINY), "utf-8")
+    return folder
+
+
+@pytest.fixture
+def matmul(tmp_path: pathlib.Path) -> str:
+    """Write a file whose function makes one product."""
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import torch\n"
+        "def make():\n"
+        "    layer = torch.nn.Linear(1024, 4096, bias=False, dtype=torch.bfloat16)\n"
+        "    return layer, (torch.zeros(512, 1024, dtype=torch.bfloat16),)\n"
+        "def wrong():\n"
+        "    return 3\n"
+        "def sized():\n"
+        "    return (lambda x: x[x > 0] if x.sum() > 0 else x), (torch.zeros(8),)\n",
+        "utf-8",
+    )
+    return str(file)
+
+
+def check(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict]:
+    status = cli.main(["check", *arguments, "--json"])
+    return status, json.loads(capsys.readouterr().out)
+
+
+# ---- without a compiler ----
+
+
+def lower(folder: pathlib.Path, request: step.Request):
+    return step.lower(source.find(str(folder)), request)
+
+
+def test_forward_has_the_parameters_and_the_products(tiny: pathlib.Path) -> None:
+    model, lowered = lower(tiny, step.Request("forward", 2, 64))
+    by_name = {slot.name: slot for slot in lowered.inputs}
+    names = {name for name, _ in model.named_parameters()}
+    assert names <= set(by_name)
+    assert by_name["input_ids"].shape == (2, 64)
+    assert [out.shape for out in lowered.outputs] == [(2, 64, 1000)]
+    assert not lowered.fallbacks
+
+
+def test_training_keeps_its_states_in_place(tiny: pathlib.Path) -> None:
+    model, lowered = lower(tiny, step.Request("train", 2, 64))
+    parameters = dict(model.named_parameters())
+    donated = {lowered.inputs[i].name for i in lowered.donated}
+    assert set(parameters) <= donated
+    assert {f"{name}.exp_avg" for name in parameters} <= donated
+    assert not any(out.name.endswith(".grad") for out in lowered.outputs)
+
+
+def test_decoding_writes_its_cache_in_place(tiny: pathlib.Path) -> None:
+    _, lowered = lower(tiny, step.Request("decode", 3, 128))
+    caches = [lowered.inputs[i] for i in lowered.donated]
+    assert sum(slot.shape == (3, 2, 128, 32) for slot in caches) == 4
+    assert [out.shape for out in lowered.outputs if out.alias is None] == [(3, 1, 1000)]
+
+
+def test_mixed_precision_computes_in_bfloat16(tiny: pathlib.Path) -> None:
+    from torus.check.analysis import analyse
+
+    model, lowered = lower(tiny, step.Request("train", 2, 64, "mixed"))
+    assert all(p.dtype == torch.float32 for p in model.parameters())
+    found = analyse(lowered.text)
+    assert found.products["bf16"] > 0.9 * found.flops
+
+
+def test_hints(tiny: pathlib.Path) -> None:
+    from torus.check.analysis import analyse
+
+    found = source.find(str(tiny))
+    request = step.Request("forward", 3, 50, "float32")
+    _, lowered = step.lower(found, request)
+    made = plan.make("fsdp", 4, 3)
+    said = hints.find(found.config, request, lowered, analyse(lowered.text), made)
+    for words in ("head dimension 32", "vocabulary 1000", "batch 3", "150 rows", "float32"):
+        assert any(words in hint for hint in said), words
+
+
+def test_a_value_needed_on_the_host_is_named(matmul: str, capsys) -> None:
+    if not topologies.is_available():
+        pytest.skip("libtpu is not installed (pip install libtpu; no TPU is needed)")
+    status, report = check(capsys, f"{matmul}:sized", "--topology", "v6e:2x2")
+    assert status == 1
+    assert report["missing"][0]["line"].startswith("mine.py") or report["missing"][0]["operator"]
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("no/such/folder/at all", "no folder"),
+        ("nobody.py:make", "no file nobody.py"),
+        ("{matmul}:nothing", "no function 'nothing'"),
+        ("{folder}", "neither config.json nor model_index.json"),
+    ],
+)
+def test_wrong_models(model: str, words: str, matmul: str, tmp_path, capsys) -> None:
+    named = model.format(matmul=matmul, folder=tmp_path)
+    assert cli.main(["check", named]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_pipeline_has_parts(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "model_index.json").write_text('{"_class_name": "P"}', "utf-8")
+    (tmp_path / "text_encoder").mkdir()
+    (tmp_path / "text_encoder" / "config.json").write_text(json.dumps(TINY), "utf-8")
+    assert source.find(str(tmp_path), "text_encoder").name == "P.text_encoder"
+    with pytest.raises(source.SourceError, match="text_encoder"):
+        source.find(str(tmp_path))
+
+
+def test_every_example_configuration_is_understood() -> None:
+    paths = sorted(CONFIGS.glob("*.json"))
+    assert len(paths) >= 7
+    for path in paths:
+        if "_class_name" in path.read_text("utf-8"):
+            pytest.importorskip("diffusers")
+        assert source.find(str(path)).name == path.stem
+
+
+def test_help_has_examples(capsys) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["check", "--help"])
+    assert "torus check examples/configs/llama-3-8b.json" in capsys.readouterr().out
+
+
+# ---- with the compiler ----
+
+
+@pytest.mark.usefixtures("libtpu")
+def test_a_plain_product_agrees_with_arithmetic(matmul: str, capsys, tmp_path) -> None:
+    page = tmp_path / "report.html"
+    status, report = check(
+        *(capsys, f"{matmul}:make", "--topology", "v6e:2x2", "--topology", "tpu7x:2x2x1"),
+        *("--html", str(page), "--save", str(tmp_path / "kept")),
+    )
+    assert status == 0
+    flops, size = 2 * 512 * 1024 * 4096, 2 * (512 * 1024 + 1024 * 4096)
+    assert report["analysis"]["flops"] == flops
+    for result, peak in zip(report["results"], (918e12, 2307e12 / 2), strict=True):
+        assert result["compiler_flops"] == pytest.approx(flops, rel=0.01)
+        assert result["argument_bytes"] == pytest.approx(size, rel=0.01)
+        assert result["output_bytes"] == pytest.approx(2 * 512 * 4096, rel=0.01)
+        assert result["compute_seconds"] == pytest.approx(flops / peak, rel=0.01)
+        assert result["peak_bytes"] < result["capacity_bytes"]
+        assert pathlib.Path(result["saved"]).stat().st_size > 0
+    text = page.read_text("utf-8")
+    assert text.count("<svg") == 2
+    assert "tpu7x:2x2x1" in text
+
+
+@pytest.mark.usefixtures("libtpu")
+def test_sharded_training_of_a_small_model(tiny: pathlib.Path, capsys) -> None:
+    status, report = check(
+        *(capsys, str(tiny), "--mode", "train", "--shard", "fsdp", "--seq", "128"),
+        *("--topology", "v6e:2x2"),
+    )
+    assert status == 0
+    (result,) = report["results"]
+    assert (result["partitions"], result["batch"]) == (4, 4)
+    kinds = {exchange["kind"] for exchange in result["exchanges"]}
+    assert "all-gather" in kinds
+    assert result["sent_bytes"] > 0
+    states = report["optimizer_bytes"] + report["parameter_bytes"]
+    assert result["argument_bytes"] < 0.6 * states
+
+
+@pytest.mark.usefixtures("libtpu")
+def test_what_does_not_fit_says_how_much_it_needs(tmp_path: pathlib.Path, capsys) -> None:
+    file = tmp_path / "large.py"
+    file.write_text(
+        "import torch\n"
+        "def make():\n"
+        "    with torch.device('tpu'):\n"
+        "        x = torch.zeros(1 << 33, dtype=torch.float32)\n"
+        "    return (lambda x: x + 1), (x,)\n",
+        "utf-8",
+    )
+    assert cli.main(["check", f"{file}:make", "--topology", "v6e:2x2"]) == 1
+    said = re.sub(r"\s+", " ", capsys.readouterr().out)
+    assert "too large" in said
+    assert "of a device's 31.2 GiB of HBM" in said
+    assert "what may help" in said
+
+
+@pytest.mark.usefixtures("libtpu")
+def test_scaling(tiny: pathlib.Path, capsys) -> None:
+    status, report = check(
+        *(capsys, str(tiny), "--seq", "64", "--scaling", "1,4", "--topology", "v6e:2x2")
+    )
+    assert status == 0
+    one, four = report["results"]
+    assert (one["chips"], four["chips"]) == (1, 4)
+    assert four["argument_bytes"] < one["argument_bytes"]
+    assert four["batch"] == 4
+    assert one["sent_bytes"] == 0
+    assert 0 < four["efficiencies"][1] <= four["efficiencies"][0] <= 1
+
+
+def test_options_have_their_defaults() -> None:
+    options = runner.Options(("v6e:2x2",))
+    assert options.request(3) == step.Request("forward", 3, 512, "bfloat16", False)
