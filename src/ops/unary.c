@@ -63,6 +63,12 @@ UNARY_TEST(isneginf, is_neginf)
 UNARY_TEST(signbit, math_signbit)
 UNARY_TEST(logical_not, is_false)
 
+/* A copy that compilers keep apart from its source: what is computed from it again is not merged
+ * with what was computed before, so that recomputing layers saves memory inside one program too. */
+TORUS_OP(alias_copy, "alias_copy", TORUS_OP_POINTWISE) {
+  op_return(call, 0, hlo_optimization_barrier(g, op_tensor(call, 0)));
+}
+
 /* ---- with parameters ---- */
 
 TORUS_OP(round_decimals, "round.decimals", TORUS_OP_POINTWISE) {

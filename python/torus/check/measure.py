@@ -75,9 +75,10 @@ class Result:
     compiler_flops, compiler_bytes : float
         What the compiler counts: all operations, and bytes between memory and core.
     intensity : float
-        `flops` for each byte.
+        `flops` for each of `compiler_bytes`.
     compute_seconds, memory_seconds, exchange_seconds : float
-        What products, memory traffic and exchanges take at the published peaks.
+        What products, reading each argument and writing each result once, and exchanges take at the
+        published peaks.
     compiler_seconds : float or None
         The step by the compiler's own cost model, where it has one.
     unestimated : int
@@ -143,12 +144,13 @@ class Result:
 
     @property
     def efficiencies(self) -> tuple[float, float]:
-        """Estimate the share of the time in which the matrix units work, at the published peaks.
+        """Estimate the share of the step in which the matrix units work at their peak.
 
-        The first is for exchanges that run beside the rest as far as they can, the second for
-        exchanges that do not at all.
+        A step is what the compiler's cost model says, no less than the published peaks allow, and
+        exchanges: in the first estimate they run beside the rest as far as they can, in the second
+        not at all.
         """
-        busy = max(self.compute_seconds, self.memory_seconds)
+        busy = max(self.compute_seconds, self.memory_seconds, self.compiler_seconds or 0.0)
         if not self.compute_seconds:
             return 0.0, 0.0
         hidden, exposed = max(busy, self.exchange_seconds), busy + self.exchange_seconds
@@ -261,7 +263,8 @@ def _sum_up(collectives: tuple[Collective, ...]) -> list[Traffic]:
 
 def _bound(result: Result, analysis: Analysis) -> None:
     """Set the times at the published peaks, each device having its share of the chip."""
-    traffic = result.compiler_bytes or analysis.least_bytes / result.partitions
+    least = result.argument_bytes + result.output_bytes - result.alias_bytes
+    traffic = result.compiler_bytes or float(least)
     result.intensity = result.flops / traffic if traffic else 0.0
     chip = chips.of_topology(result.topology)
     if chip is None:
@@ -271,7 +274,7 @@ def _bound(result: Result, analysis: Analysis) -> None:
         flops / result.partitions / (chip.peak_flops(dtype) * share)
         for dtype, flops in analysis.passes.items()
     )
-    result.memory_seconds = traffic / (chip.hbm_bandwidth * share)
+    result.memory_seconds = least / (chip.hbm_bandwidth * share)
     result.exchange_seconds = result.sent_bytes / (chip.ici_bandwidth * share)
     if result.unestimated and result.bound_seconds > _TELLABLE_SECONDS:
         result.compiler_seconds = None

@@ -62,8 +62,11 @@ class Plan:
         if self.kind == "none" or not slot.shape:
             return tuple(cut)
         if slot.kind in ("argument", "result"):
-            if slot.shape[0] == self.batch:
-                cut[0] = self._dividing("data", slot.shape[0])
+            # A result's batch and length may be one dimension.
+            if slot.shape[0] == self.batch or (
+                slot.kind == "result" and slot.shape[0] % self.batch == 0
+            ):
+                cut[0] = self._dividing("data", self.batch)
             if _is_cache(slot):
                 cut[1] = self._dividing("model", slot.shape[1])
             return tuple(cut)

@@ -199,7 +199,12 @@ def _of_diffusers(facts: dict[str, Any], name: str) -> Source:
         raise SourceError(f"Diffusers has no model {facts['_class_name']}")
 
     def build(dtype: torch.dtype) -> torch.nn.Module:
-        return model_class.from_config(facts).to(dtype)
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
+            return model_class.from_config(facts)
+        finally:
+            torch.set_default_dtype(before)
 
     return Source(name, "diffusers", facts, build)
 

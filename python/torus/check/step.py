@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 import torch_tpu.aot
 from torch.utils import _pytree as pytree
+from torch.utils.checkpoint import checkpoint
 
 from torus.check import inputs
 from torus.check.source import Source, SourceError
@@ -239,19 +239,40 @@ def _checkpoint_layers(model: Any) -> None:
     if not hasattr(model, "gradient_checkpointing_enable"):
         raise SourceError("--remat needs a model of Transformers or Diffusers")
     model.gradient_checkpointing_enable()
-    layers = [m for m in model.modules() if hasattr(m, "_gradient_checkpointing_func")]
-    for layer in layers:
-        layer._gradient_checkpointing_func = functools.partial(_Recomputed.run)
+    for module in model.modules():
+        if hasattr(module, "_gradient_checkpointing_func"):
+            module._gradient_checkpointing_func = _checkpointed
 
 
-class _Recomputed(torch.autograd.Function):
-    """A call whose intermediate values are computed again when its gradient is asked for.
+def _checkpointed(function: Callable[..., Any], *args: Any) -> Any:
+    """Call `function`, and compute its intermediate values again when its gradient is asked for.
 
     One program holds both passes, and its compiler would find them equal and keep the first after
-    all. A barrier in front of the second makes it another one.
+    all. ``alias_copy`` is a barrier to it, which makes the second pass another one.
     """
+    again = _Again()
 
-    @staticmethod
-    def run(function: Callable[..., Any], *args: Any) -> Any:
-        """Call `function` that way."""
-        raise NotImplementedError
+    def call(*args: Any) -> Any:
+        if again.is_on:
+            args = pytree.tree_map_only(torch.Tensor, torch.alias_copy, args)
+        return function(*args)
+
+    return checkpoint(
+        call,
+        *args,
+        use_reentrant=False,
+        preserve_rng_state=False,
+        context_fn=lambda: (contextlib.nullcontext(), again),
+    )
+
+
+class _Again:
+    """Knows whether a layer is being computed for the second time."""
+
+    is_on = False
+
+    def __enter__(self) -> None:
+        self.is_on = True
+
+    def __exit__(self, *error: object) -> None:
+        self.is_on = False
