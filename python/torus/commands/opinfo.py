@@ -10,13 +10,13 @@ Exit status 0: every operator compared passed. 1: some did not. 2: wrong usage.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import json
 import pathlib
 import sys
-from collections.abc import Callable, Iterator
 from typing import Any
+
+from torus.journal import Journal, progress_bar
 
 HELP = "run PyTorch's operator samples (OpInfo) on the device against the CPU"
 
@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     except (ImportError, ValueError) as error:
         print(f"torus opinfo: {error}", file=sys.stderr)
         return 2
-    journal = _Journal(arguments.resume)
+    journal = Journal(arguments.resume, _KEY)
     rows: list[Row] = []
     with journal:
         for plan, operators in plans:
@@ -125,58 +125,19 @@ def _operators(dtype: str, only: str | None) -> list[tuple[int, str]]:
     ]
 
 
-class _Journal:
-    """Verdicts by operator and plan, in a file if one is named."""
-
-    def __init__(self, path: str | None) -> None:
-        self.rows: dict[tuple[Any, ...], Row] = {}
-        self._path = pathlib.Path(path) if path else None
-        self._file: Any = None
-        self._start = ""  # what ends the line before the next one
-
-    def __enter__(self) -> _Journal:
-        if self._path is None:
-            return self
-        if self._path.exists():
-            text = self._path.read_text("utf-8")
-            # A run that was killed may have left half a line.
-            self._start = "" if text.endswith("\n") or not text else "\n"
-            for line in text.splitlines():
-                with contextlib.suppress(ValueError):
-                    self._keep(json.loads(line))
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._path.open("a", encoding="utf-8")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def _keep(self, row: Row) -> None:
-        row.setdefault("target", "")
-        self.rows[tuple(row[name] for name in _KEY)] = row
-
-    def add(self, row: Row) -> None:
-        self._keep(row)
-        if self._file is not None:
-            self._file.write(self._start + json.dumps(row) + "\n")
-            self._file.flush()
-            self._start = ""
-
-
 def _run_plan(
-    plan: Any, operators: list[tuple[int, str]], arguments: argparse.Namespace, journal: _Journal
+    plan: Any, operators: list[tuple[int, str]], arguments: argparse.Namespace, journal: Journal
 ) -> list[Row]:
-    from torus.opinfo import pool
+    from torus.opinfo import pool, report
 
     common = {**dataclasses.asdict(plan), "fallback": arguments.fallback}
     keys = {name: tuple({**common, "op": name}[part] for part in _KEY) for _, name in operators}
     waiting = [(index, name) for index, name in operators if keys[name] not in journal.rows]
-    with _progress(plan.dtype, len(waiting)) as advance:
+    with progress_bar(plan.dtype, len(waiting)) as advance:
 
         def on_row(row: Row) -> None:
             journal.add({**row, **common})
-            advance(row)
+            advance(row["op"], report.is_failure(row))
 
         pool.run(
             plan,
@@ -187,33 +148,6 @@ def _run_plan(
             fallback=arguments.fallback,
         )
     return [journal.rows[key] for key in keys.values()]
-
-
-@contextlib.contextmanager
-def _progress(dtype: str, total: int) -> Iterator[Callable[[Row], None]]:
-    from rich import progress
-    from rich.console import Console
-
-    from torus.opinfo import report
-
-    columns = (
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        progress.MofNCompleteColumn(),
-        progress.TimeElapsedColumn(),
-        progress.TextColumn("{task.fields[op]}"),
-    )
-    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(dtype, total=total, op="")
-        failed = 0
-
-        def advance(row: Row) -> None:
-            nonlocal failed
-            failed += report.is_failure(row)
-            text = f"{dtype}, {failed} failed"
-            bar.update(task, advance=1, op=row["op"], description=text)
-
-        yield advance
 
 
 def _versions() -> str:

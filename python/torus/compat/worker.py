@@ -1,0 +1,209 @@
+# Copyright The Torus Authors. Licensed under the Apache License, Version 2.0.
+"""Child process that runs architectures, each in a process of its own.
+
+``python -m torus.compat.worker SETTINGS``, where the settings are those of `Settings` as JSON.
+Names come on standard input, one a line; for each it prints a line of JSON. PyTorch and
+Transformers are imported once, and the process is copied for each name: a crash or a stage that
+takes too long is its verdict.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import json
+import os
+import pathlib
+import resource
+import select
+import signal
+import sys
+import time
+import warnings
+from typing import Any
+
+Row = dict[str, Any]
+
+_MOST_BYTES = 8 << 30
+_BUILD = "build"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What to run.
+
+    Attributes
+    ----------
+    stages : tuple of str
+        Among "forward", "generate", "train", "denoise" and "compile for TOPOLOGY".
+    mode : str
+        "eager" (windows of operators), "strict" (one operator at a time), or "compile".
+    seconds : float
+        Limit for each stage.
+    prelude : str
+        File of Python to run before the device is used; empty for none.
+    """
+
+    stages: tuple[str, ...] = ("forward",)
+    mode: str = "eager"
+    seconds: float = 60.0
+    prelude: str = ""
+
+
+def _run(name: str, settings: Settings, out: int) -> None:
+    """Run the stages of one architecture and write what comes out as it comes."""
+
+    def tell(row: Row) -> None:
+        os.write(out, (json.dumps(row) + "\n").encode())
+
+    from torus.compat import cases, stages
+
+    resource.setrlimit(resource.RLIMIT_DATA, (_MOST_BYTES, _MOST_BYTES))
+    tell({"begin": _BUILD})
+    try:
+        case = cases.load(name)
+    except Exception as error:  # whatever a constructor raises
+        verdict = "no model" if type(error).__name__ == "NoModelError" else "cpu"
+        tell({"end": _BUILD, "verdict": verdict, "note": stages.as_error(error)})
+        return
+    tell({"end": _BUILD, "verdict": "match", **case.describe()})
+    _prepare_device(settings)
+    for stage in settings.stages:
+        if stage not in case.stages and not stage.startswith("compile for"):
+            continue
+        tell({"begin": stage})
+        tell({"end": stage, **_run_stage(case, stage, settings)})
+
+
+def _run_stage(case: Any, stage: str, settings: Settings) -> Row:
+    from torus.compat import stages
+
+    try:
+        return case.run(stage, settings.mode == "compile").row()
+    except Exception as error:  # whatever a backend may raise is its verdict
+        return stages.Found("error", stages.as_error(error)).row()
+
+
+def _prepare_device(settings: Settings) -> None:
+    import torch
+
+    if settings.prelude:
+        source = pathlib.Path(settings.prelude).read_text("utf-8")
+        exec(compile(source, settings.prelude, "exec"), {"__name__": "__prelude__"})
+        return
+    torch.tpu.set_eager_mode("strict" if settings.mode == "strict" else "fused")
+    torch.tpu.set_fallback("silent")
+
+
+class _Run:
+    """The copied process of one architecture, seen from outside."""
+
+    def __init__(self, name: str, settings: Settings) -> None:
+        self._seconds = settings.seconds
+        self._row: Row = {"name": name, "mode": settings.mode, "stages": {}}
+        self._stage = _BUILD
+        self._rest = b""
+        self._reader, writer = os.pipe()
+        self._child = os.fork()
+        if self._child == 0:
+            os.close(self._reader)
+            _be_the_child(name, settings, writer)
+        os.close(writer)
+
+    def row(self) -> Row:
+        """Read until the process ends or takes too long."""
+        start = time.monotonic()
+        verdict = self._read()
+        if verdict:
+            os.kill(self._child, signal.SIGKILL)
+        _, status = os.waitpid(self._child, 0)
+        os.close(self._reader)
+        if verdict:
+            self._lose("timeout", f"over {self._seconds:.0f} s")
+        elif status:
+            self._lose("crash", _describe(status))
+        self._row["seconds"] = round(time.monotonic() - start, 1)
+        return self._row
+
+    def _read(self) -> bool:
+        """Return whether the time ran out; it begins anew with every stage."""
+        end = time.monotonic() + self._seconds
+        while True:
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([self._reader], [], [], left)[0]:
+                return True
+            block = os.read(self._reader, 65536)
+            if not block:
+                return False
+            *lines, self._rest = (self._rest + block).split(b"\n")
+            for line in lines:
+                self._take(json.loads(line))
+                end = time.monotonic() + self._seconds
+
+    def _take(self, message: Row) -> None:
+        if "begin" in message:
+            self._stage = message["begin"]
+            return
+        stage = message.pop("end")
+        self._stage = ""
+        if stage == _BUILD:
+            self._row |= message
+        else:
+            self._row["stages"][stage] = message
+
+    def _lose(self, verdict: str, note: str) -> None:
+        lost = {"verdict": verdict, "note": note}
+        if self._stage == _BUILD:
+            self._row |= {"verdict": "cpu", "note": f"{verdict} while building: {note}"}
+        else:
+            self._row["stages"][self._stage or "exit"] = lost
+
+
+def _describe(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        return f"ended by {signal.Signals(os.WTERMSIG(status)).name}"
+    return f"exit status {os.waitstatus_to_exitcode(status)}"
+
+
+def _be_the_child(name: str, settings: Settings, writer: int) -> None:
+    """Never returns. What the architecture prints goes nowhere."""
+    code = 1
+    try:
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1):
+            os.dup2(nowhere, stream)
+        if not os.environ.get("TORUS_COMPAT_STDERR"):
+            os.dup2(nowhere, 2)
+        _run(name, settings, writer)
+        code = 0
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def main() -> None:
+    """Run architectures until standard input ends."""
+    settings = Settings(**json.loads(sys.argv[1]))
+    warnings.simplefilter("ignore")
+    for name, value in (("HF_HUB_OFFLINE", "1"), ("TRANSFORMERS_VERBOSITY", "error")):
+        os.environ.setdefault(name, value)
+    import torch
+
+    torch.set_num_threads(1)
+    for module in ("transformers", "diffusers"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
+    with contextlib.suppress(ImportError):
+        importlib.import_module("transformers.modeling_utils")
+        importlib.import_module("transformers.generation")
+        importlib.import_module("transformers.models.auto.modeling_auto")
+    for line in sys.stdin:
+        print(json.dumps(_Run(line.strip(), settings).row()), flush=True)
+
+
+if __name__ == "__main__":
+    main()
