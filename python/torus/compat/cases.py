@@ -8,9 +8,11 @@ Names are ``transformers/bert`` (a model type), ``diffusers/UNet2DModel`` (a mod
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from torus.compat.stages import Found
+from torus.compat.trees import Named
 
 Row = dict[str, Any]
 
@@ -30,9 +32,10 @@ class Case(Protocol):
 class ModelCase:
     """A model with a forward pass."""
 
-    stages = ("forward", "generate", "train")
-
-    def __init__(self, subject: Any) -> None:
+    def __init__(
+        self, subject: Any, stages: tuple[str, ...] = ("forward", "generate", "train")
+    ) -> None:
+        self.stages = stages
         self._subject = subject
         self._runner: Any = None
 
@@ -53,6 +56,40 @@ class ModelCase:
         return getattr(self._runner, stage)()
 
 
+class LoopCase:
+    """A denoising loop.
+
+    Parameters
+    ----------
+    cls : str
+    parameters : int
+    loop : callable
+        Runs the loop on a device and returns tensors by name.
+    """
+
+    stages = ("denoise",)
+
+    def __init__(self, cls: str, parameters: int, loop: Callable[[str], Named]) -> None:
+        self._about = {"class": cls, "parameters": parameters, "recipe": "", "inputs": []}
+        self._loop = loop
+        # What the CPU cannot do is no case.
+        self._expected = loop("cpu")
+
+    def describe(self) -> Row:
+        """Return class and parameters."""
+        return self._about
+
+    def run(self, stage: str, compiled: bool) -> Found:
+        """Compare the ends of the loop on both devices."""
+        from torus.compat import stages
+
+        found = Found()
+        with stages.measure(found):
+            actual = {name: value.cpu() for name, value in self._loop(stages.DEVICE).items()}
+        stages.settle(found, actual, self._expected, dict)
+        return found
+
+
 def names() -> list[str]:
     """Return the names of all architectures of the installed libraries."""
     found: list[str] = []
@@ -60,6 +97,12 @@ def names() -> list[str]:
         from torus.compat import build
 
         found += [f"transformers/{each}" for each in build.model_types()]
+    if importlib.util.find_spec("diffusers"):
+        from torus.compat import diffusion, pipelines
+
+        found += [f"diffusers/{each}" for each in diffusion.model_names()]
+        found += [f"diffusers/scheduler/{each}" for each in diffusion.scheduler_names()]
+        found += [f"diffusers/pipeline/{each}" for each in pipelines.pipeline_names()]
     return found
 
 
@@ -75,7 +118,31 @@ def load(name: str) -> Case:
     -------
     Case
     """
-    _, _, rest = name.partition("/")
-    from torus.compat import build
+    library, _, rest = name.partition("/")
+    if library == "transformers":
+        from torus.compat import build
 
-    return ModelCase(build.build(rest))
+        return ModelCase(build.build(rest))
+    from torus.compat import diffusion
+
+    kind, _, inner = rest.partition("/")
+    if kind == "scheduler":
+        return LoopCase(inner, 0, lambda device: diffusion.denoise(inner, device))
+    if kind == "pipeline":
+        return _load_pipeline(inner)
+    return ModelCase(diffusion.build_model(rest), ("forward", "train"))
+
+
+def _load_pipeline(name: str) -> Case:
+    import torch
+
+    from torus.compat import pipelines
+
+    pipeline, call = pipelines.make_pipeline(name)
+    modules = [m for m in pipeline.components.values() if isinstance(m, torch.nn.Module)]
+    count = sum(p.numel() for module in modules for p in module.parameters())
+    return LoopCase(
+        type(pipeline).__name__,
+        count,
+        lambda device: pipelines.unrolled(call(pipeline.to(device))),
+    )
