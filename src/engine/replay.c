@@ -297,14 +297,12 @@ static torus_status_t check_bytes(const torus_value_t *value, const torus_value_
                            torus_value_size_bytes(value), torus_value_size_bytes(type));
 }
 
-static torus_status_t adapt_one(torus_capture_t *capture, torus_device_t *device,
-                                const torus_capture_source_t *source,
+static torus_status_t adapt_one(torus_device_t *device, const torus_capture_source_t *source,
                                 torus_capture_content_t *content, bool *out_adapted) {
   torus_storage_t *storage = content->storage;
   if (storage != NULL) TORUS_TRY(torus_storage_fill_abstract(storage, NULL));
   torus_value_t *value = storage != NULL ? storage->value : content->value, *other;
-  const bool is_shared_loss = source->alias >= 0 && value != NULL &&
-                              is_shared(value);
+  const bool is_shared_loss = source->alias >= 0 && value != NULL && is_shared(value);
   if (value != NULL && fits(source, value) && !is_shared_loss) return TORUS_OK;
   TORUS_TRY(check_bytes(value, source->value));
   TORUS_TRY(renewed(device, source->value, value, &other));
@@ -326,7 +324,7 @@ static torus_status_t adapt(torus_capture_t *capture, torus_device_t *device,
   for (size_t i = 0; i < capture->source_count; ++i) {
     const torus_capture_source_t *source = &capture->sources[i];
     if (source->kind != TORUS_SOURCE_STORAGE) continue;
-    TORUS_TRY(adapt_one(capture, device, source, &contents[i], out_adapted));
+    TORUS_TRY(adapt_one(device, source, &contents[i], out_adapted));
   }
   return TORUS_OK;
 }
