@@ -126,11 +126,12 @@ def test_half_precision_is_refused(tmp_path: Path) -> None:
 
 
 def test_compiled_training(tmp_path: Path) -> None:
-    trainer = train(
-        parts.llama(), tmp_path, torch_compile=True, torch_compile_backend="tpu", max_steps=2
-    )
+    """``torch_compile_backend`` has a closed list of names; a model that compiles itself works."""
+    model = parts.llama()
+    model.compile(backend="tpu")
+    compiled = train(model, tmp_path, max_steps=2)
     expected = train(parts.llama(), tmp_path, max_steps=2)
-    assert losses(trainer) == pytest.approx(losses(expected), rel=1e-2)
+    assert losses(compiled) == pytest.approx(losses(expected), rel=1e-3)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])

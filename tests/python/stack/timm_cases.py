@@ -2,7 +2,7 @@
 """Models of timm on both devices; prints what came out as JSON.
 
 timm needs torchvision, and the wheel of torchvision on PyPI holds operators for CUDA that a PyTorch
-for hosts cannot load. Its Python part imports once the one operator that it annotates is declared.
+for hosts cannot load. Its Python part imports once the operators that it annotates are declared.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import sys
 import torch
 
 _LIBRARY = torch.library.Library("torchvision", "DEF")
-_LIBRARY.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+for _name in ("nms", "qnms"):
+    _LIBRARY.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 import timm
 import timm.loss
