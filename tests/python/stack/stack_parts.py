@@ -203,13 +203,19 @@ def launch(command: list[str], folder: Path, processes: int = 1, launcher: str =
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     for name in ("ACCELERATE_TORCH_DEVICE", "RANK", "WORLD_SIZE", "LOCAL_RANK"):
         environment.pop(name, None)
-    result = subprocess.run(
+    process = subprocess.Popen(
         [sys.executable, *_LAUNCHERS[launcher], str(processes), *command],
         env=environment,
         cwd=folder,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        timeout=300,
     )
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout + result.stderr
+    try:
+        output, _ = process.communicate(timeout=300)
+    except subprocess.TimeoutExpired:
+        # A launcher that is asked to stop ends its processes; one that is killed leaves them.
+        process.terminate()
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    return output

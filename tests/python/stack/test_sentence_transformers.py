@@ -16,14 +16,14 @@ import stack_parts as parts
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from sentence_transformers import models
+    from sentence_transformers.sentence_transformer import modules
 
     path = tmp_path_factory.mktemp("encoder")
     parts.save(parts.bert(), path / "bert", parts.tokenizer())
-    words = models.Transformer(str(path / "bert"))
-    pooling = models.Pooling(32, "mean")
+    words = modules.Transformer(str(path / "bert"))
+    pooling = modules.Pooling(32, "mean")
     made = sentence_transformers.SentenceTransformer(
-        modules=[words, pooling, models.Normalize()], device="cpu"
+        modules=[words, pooling, modules.Normalize()], device="cpu"
     )
     made.save(str(path / "whole"))
     return path / "whole"
@@ -88,6 +88,8 @@ def test_training(folder: Path, tmp_path: Path) -> None:
 
 
 def train(model: Any, rows: Any, folder: Path) -> list[float]:
+    from sentence_transformers.sentence_transformer import losses
+
     device = model.device.type
     arguments = sentence_transformers.SentenceTransformerTrainingArguments(
         output_dir=str(folder),
@@ -107,7 +109,7 @@ def train(model: Any, rows: Any, folder: Path) -> list[float]:
         model=model,
         args=arguments,
         train_dataset=rows,
-        loss=sentence_transformers.losses.MultipleNegativesRankingLoss(model),
+        loss=losses.MultipleNegativesRankingLoss(model),
     )
     assert trainer.args.device.type == device
     trainer.train()

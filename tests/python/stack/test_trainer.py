@@ -74,7 +74,7 @@ def train_on_both(folder: Path, **options: Any) -> list[Any]:
     for device in parts.DEVICES:
         with parts.accelerate_on(device):
             own = {"use_cpu": True} if device == "cpu" else {}
-            trainer = train(parts.llama(), folder / device, **own, **options)
+            trainer = train(parts.llama(layers=1), folder / device, **own, **options)
             assert trainer.args.device.type == device
             assert trainer.model.device.type == device
             trainer.evaluate()
@@ -122,15 +122,15 @@ def test_ways_of_training(tmp_path: Path, options: dict[str, Any]) -> None:
 def test_half_precision_is_refused(tmp_path: Path) -> None:
     """Accelerate has a list of devices for float16, and bfloat16 needs no scaler."""
     with pytest.raises(ValueError, match="fp16 mixed precision requires a device in"):
-        train(parts.llama(), tmp_path, fp16=True, max_steps=1)
+        train(parts.llama(layers=1), tmp_path, fp16=True, max_steps=1)
 
 
 def test_compiled_training(tmp_path: Path) -> None:
     """``torch_compile_backend`` has a closed list of names; a model that compiles itself works."""
-    model = parts.llama()
+    model = parts.llama(layers=1)
     model.compile(backend="tpu")
     compiled = train(model, tmp_path, max_steps=2)
-    expected = train(parts.llama(), tmp_path, max_steps=2)
+    expected = train(parts.llama(layers=1), tmp_path, max_steps=2)
     assert losses(compiled) == pytest.approx(losses(expected), rel=1e-3)
 
 
@@ -139,7 +139,7 @@ def test_resuming_from_a_checkpoint(tmp_path: Path, dropout: float) -> None:
     """Four steps are the same as two, a checkpoint, and two, to the bit."""
     from torch_tpu.integrations.transformers import DeviceRandomState
 
-    model = parts.llama(attention_dropout=dropout)
+    model = parts.llama(layers=1, attention_dropout=dropout)
     options = {
         "max_steps": 4,
         "save_strategy": "steps",
@@ -161,17 +161,17 @@ def test_resuming_from_a_checkpoint(tmp_path: Path, dropout: float) -> None:
 
 def test_checkpoint_loads_on_the_cpu(tmp_path: Path) -> None:
     options = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1}
-    train(parts.llama(), tmp_path, **options)
+    train(parts.llama(layers=1), tmp_path, **options)
     with parts.accelerate_on("cpu"):
         checkpoint = str(tmp_path / "checkpoint-1")
-        resumed = train(parts.llama(), tmp_path, checkpoint, use_cpu=True, **options)
+        resumed = train(parts.llama(layers=1), tmp_path, checkpoint, use_cpu=True, **options)
     assert resumed.model.device.type == "cpu"
     assert resumed.state.global_step == 2
 
 
 def test_prediction_and_best_model(tmp_path: Path) -> None:
     trainer = train(
-        parts.llama(),
+        parts.llama(layers=1),
         tmp_path,
         max_steps=2,
         eval_strategy="steps",
@@ -193,7 +193,7 @@ sys.path.insert(0, {folder!r})
 import stack_parts as parts
 from test_trainer import train
 trainer = train(
-    parts.llama(), Path("out"), max_steps=2, accelerator_config={{"use_configured_state": True}}
+    parts.llama(layers=1), Path("out"), max_steps=2, accelerator_config={{"use_configured_state": True}}
 )
 assert trainer.args.world_size == 2 and trainer.args.device.type == "tpu"
 torch.save(parts.weights(trainer.model), f"weights{{trainer.args.process_index}}.pt")
@@ -204,7 +204,7 @@ def test_training_in_two_processes(tmp_path: Path) -> None:
     """Two processes with four rows each are one process with eight."""
     (tmp_path / "train.py").write_text(SCRIPT.format(folder=str(Path(__file__).parent)))
     parts.launch(["-m", "torch_tpu.integrations.accelerate", "train.py"], tmp_path, processes=2)
-    whole = train(parts.llama(), tmp_path, max_steps=2, per_device_train_batch_size=8)
+    whole = train(parts.llama(layers=1), tmp_path, max_steps=2, per_device_train_batch_size=8)
     first, second = (torch.load(tmp_path / f"weights{rank}.pt") for rank in range(2))
     torch.testing.assert_close(first, second, rtol=0, atol=0)
     torch.testing.assert_close(first, parts.weights(whole.model), rtol=1e-2, atol=2e-3)

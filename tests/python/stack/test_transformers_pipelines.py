@@ -38,7 +38,7 @@ def test_text_generation() -> None:
     options = {"tokenizer": parts.generator_tokenizer(), "max_new_tokens": 6, "do_sample": False}
     expected, actual = run("text-generation", parts.llama(), "the cat sleeps", **options)
     assert actual == expected
-    assert actual[0]["generated_text"].startswith("the cat sleeps ")
+    assert actual[0]["generated_text"].startswith("the cat sleeps")
 
 
 def test_text_generation_of_a_batch_and_a_chat() -> None:

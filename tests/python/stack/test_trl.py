@@ -48,7 +48,7 @@ def test_supervised_tuning(tmp_path: Path, adapter: bool) -> None:
         torch.manual_seed(0)
         with parts.accelerate_on(device):
             trainer = trl.SFTTrainer(
-                model=parts.llama(),
+                model=parts.llama(layers=1),
                 args=trl.SFTConfig(**options(tmp_path, device), max_length=16),
                 train_dataset=rows,
                 processing_class=parts.generator_tokenizer(),
@@ -61,7 +61,7 @@ def test_supervised_tuning(tmp_path: Path, adapter: bool) -> None:
 
 
 def test_supervised_tuning_from_a_folder(tmp_path: Path) -> None:
-    folder = parts.save(parts.llama(), tmp_path / "model", parts.generator_tokenizer())
+    folder = parts.save(parts.llama(layers=1), tmp_path / "model", parts.generator_tokenizer())
     trainer = trl.SFTTrainer(
         model=str(folder),
         args=trl.SFTConfig(**options(tmp_path, "tpu", bf16=True), packing=False, max_length=16),
@@ -84,8 +84,8 @@ def test_preferences(tmp_path: Path) -> None:
     for device in parts.DEVICES:
         with parts.accelerate_on(device):
             trainer = trl.DPOTrainer(
-                model=parts.llama(),
-                ref_model=parts.llama(),
+                model=parts.llama(layers=1),
+                ref_model=parts.llama(layers=1),
                 args=trl.DPOConfig(**options(tmp_path, device), max_length=24),
                 train_dataset=rows,
                 processing_class=parts.generator_tokenizer(),
@@ -97,7 +97,7 @@ def test_preferences(tmp_path: Path) -> None:
 
 def test_rewards(tmp_path: Path) -> None:
     trainer = trl.GRPOTrainer(
-        model=parts.llama(),
+        model=parts.llama(layers=1),
         reward_funcs=lambda completions, **_: [float(len(text)) for text in completions],
         args=trl.GRPOConfig(
             **options(tmp_path, "tpu", max_steps=1, per_device_train_batch_size=4),
