@@ -192,9 +192,8 @@ import torch
 sys.path.insert(0, {folder!r})
 import stack_parts as parts
 from test_trainer import train
-trainer = train(
-    parts.llama(layers=1), Path("out"), max_steps=2, accelerator_config={{"use_configured_state": True}}
-)
+given = {{"use_configured_state": True}}
+trainer = train(parts.llama(layers=1), Path("out"), max_steps=2, accelerator_config=given)
 assert trainer.args.world_size == 2 and trainer.args.device.type == "tpu"
 torch.save(parts.weights(trainer.model), f"weights{{trainer.args.process_index}}.pt")
 """
