@@ -23,7 +23,7 @@ examples:
   dreambooth.py
   dreambooth.py --steps 200 --prior-weight 0.5 --picture sks.ppm
 """
-SIZE = 32
+SIZE = 16
 WORDS = ("<start>", "<end>", "a", "photo", "of", "sks", "shape")
 SUBJECT, CLASS = "a photo of sks shape", "a photo of shape"
 
@@ -31,7 +31,7 @@ SUBJECT, CLASS = "a photo of sks shape", "a photo of shape"
 def subject_pictures(count: int) -> torch.Tensor:
     """Draw the subject: a red disc on blue, shape (count, 3, SIZE, SIZE), in -1 ... 1."""
     grid = torch.arange(SIZE) - SIZE / 2 + 0.5
-    radius = torch.rand(count, 1, 1) * 4 + 7
+    radius = torch.rand(count, 1, 1) * 2 + 4
     disc = (grid.view(1, -1, 1).square() + grid.view(1, 1, -1).square()).sqrt() < radius
     red, blue = torch.tensor([0.9, -0.6, -0.6]), torch.tensor([-0.8, -0.6, 0.7])
     mask = disc.unsqueeze(1).float()
@@ -43,8 +43,8 @@ def class_pictures(count: int) -> torch.Tensor:
     pictures = torch.empty(count, 3, SIZE, SIZE)
     for picture in pictures:
         picture[:] = torch.rand(3, 1, 1) * 2 - 1
-        top, left = torch.randint(2, 14, (2,)).tolist()
-        picture[:, top : top + 14, left : left + 14] = torch.rand(3, 1, 1) * 2 - 1
+        top, left = torch.randint(1, 7, (2,)).tolist()
+        picture[:, top : top + 8, left : left + 8] = torch.rand(3, 1, 1) * 2 - 1
     return pictures
 
 
@@ -61,11 +61,10 @@ class Models:
         from diffusers import AutoencoderKL, DDPMScheduler, UNet2DConditionModel
         from transformers import CLIPTextConfig, CLIPTextModel
 
-        blocks = ("DownEncoderBlock2D", "DownEncoderBlock2D")
         self.vae = AutoencoderKL(
-            down_block_types=blocks,
+            down_block_types=("DownEncoderBlock2D", "DownEncoderBlock2D"),
             up_block_types=("UpDecoderBlock2D", "UpDecoderBlock2D"),
-            block_out_channels=(16, 32),
+            block_out_channels=(16, 16),
             layers_per_block=1,
             latent_channels=4,
             norm_num_groups=8,
@@ -76,7 +75,7 @@ class Models:
                 vocab_size=len(WORDS),
                 hidden_size=32,
                 intermediate_size=64,
-                num_hidden_layers=2,
+                num_hidden_layers=1,
                 num_attention_heads=4,
                 max_position_embeddings=8,
                 bos_token_id=0,
@@ -86,9 +85,9 @@ class Models:
         )
         self.unet = UNet2DConditionModel(
             sample_size=SIZE // 2,
-            down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
-            up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
-            block_out_channels=(32, 64),
+            down_block_types=("CrossAttnDownBlock2D",),
+            up_block_types=("CrossAttnUpBlock2D",),
+            block_out_channels=(32,),
             layers_per_block=1,
             norm_num_groups=8,
             cross_attention_dim=32,

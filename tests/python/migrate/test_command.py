@@ -43,7 +43,7 @@ def test_diff_is_a_patch_and_nothing_is_written(
 ) -> None:
     assert cli.main(["migrate", "package/train.py"]) == 0
     output = capsys.readouterr()
-    assert "+d = torch.device(\"tpu\")" in output.out
+    assert '+d = torch.device("tpu")' in output.out
     assert "1 file would change, 0 left to do" in output.err
     assert (project / "package" / "train.py").read_text() == OLD
     (project / "a.patch").write_text(output.out)

@@ -37,8 +37,8 @@ WITHOUT_COMPAT = {
 Results = dict[str, dict[str, Any]]
 
 
-def run_python(arguments: list[str], folder: Path, devices: int = 1) -> str:
-    """Run Python and return what it wrote on stdout."""
+def run_python(arguments: list[str], folder: Path, devices: int = 1, given: str = "") -> str:
+    """Run Python with `given` as its input, and return what it wrote on stdout."""
     environment = {
         **os.environ,
         "TORUS_PLATFORM": "cpu",
@@ -48,6 +48,7 @@ def run_python(arguments: list[str], folder: Path, devices: int = 1) -> str:
     }
     result = subprocess.run(
         [sys.executable, *arguments],
+        input=given,
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -66,12 +67,14 @@ def read_result(output: str) -> dict[str, Any]:
 
 def run_all(programs: dict[str, Path], folder: Path, *options: str) -> Results:
     """Run the programs that need one process only; return what each found."""
-    driver = [str(Path(__file__).with_name("run_patterns.py")), *options]
-    paths = {str(path): name for name, path in programs.items()}
-    outcomes = json.loads(run_python([*driver, *paths], folder).splitlines()[-1])
-    for path, outcome in outcomes.items():
-        assert outcome["status"] == 0, f"{path}\n{outcome['output']}"
-    return {paths[path]: read_result(outcome["output"]) for path, outcome in outcomes.items()}
+    runner = str(Path(__file__).parents[1] / "run_programs.py")
+    lines = json.dumps([[str(path)] for path in programs.values()])
+    outcomes = json.loads(run_python([runner, *options], folder, given=lines).splitlines()[-1])
+    found = {}
+    for name, outcome in zip(programs, outcomes, strict=True):
+        assert outcome["status"] == 0, f"{name}\n{outcome['output']}"
+        found[name] = read_result(outcome["output"])
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -148,7 +148,7 @@ STATEMENTS = [
         "net.fc.weight = training.shard(net.fc.weight, mesh, p)",
     ),
     ("s = xs.ShardingSpec(mesh, p, minibatch=True)", "s = training.ShardingSpec(mesh, p)"),
-    ("xr.initialize_cache('/c', readonly=False)", 'os.environ["TORUS_CACHE_DIR"] = \'/c\''),
+    ("xr.initialize_cache('/c', readonly=False)", "os.environ[\"TORUS_CACHE_DIR\"] = '/c'"),
     (
         "y = flash_attention(q, k, v, causal=True)",
         "y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0)",
