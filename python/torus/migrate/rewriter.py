@@ -15,9 +15,11 @@ from torus.migrate.rules import (
     NAME_IMPORTS,
     NAMES,
     NEEDLESS,
+    REMARKS,
     remedy_for,
 )
 from torus.migrate.statements import (
+    drop_from_block,
     drop_statements,
     emptied,
     is_plain,
@@ -309,15 +311,7 @@ class Rewriter(cst.CSTTransformer):
     def leave_IndentedBlock(
         self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
     ) -> cst.IndentedBlock:
-        body, rest = drop_statements(updated_node.body, self.context.removed)
-        if len(body) == len(updated_node.body):
-            return updated_node
-        if not body:
-            body = [cst.SimpleStatementLine([cst.Pass()], leading_lines=rest)]
-            new = updated_node.with_changes(body=body)
-            self.context.removed.add(new)
-            return new
-        return updated_node.with_changes(body=body, footer=[*rest, *updated_node.footer])
+        return drop_from_block(updated_node, self.context.removed)
 
     def visit_For(self, node: cst.For) -> None:
         self.context.loop_parameters |= _parameter_names(node)
@@ -355,15 +349,3 @@ def _parameter_names(loop: cst.For) -> set[str]:
     if isinstance(loop.target, cst.Tuple):
         targets = [element.value for element in loop.target.elements]
     return {target.value for target in targets if isinstance(target, cst.Name)}
-
-
-REMARKS = {
-    "xm.add_step_closure": "called at once, and waits for the tensors it reads: call it every few "
-    "steps",
-    "xser.load": "files that torch_xla's serialization wrote are read with "
-    "`torch_tpu.compat` only; save them again with training.save",
-    "optimum.tpu.fsdp_v2.get_fsdp_training_args": "one device; for several start with torchrun "
-    "and apply torch.distributed.fsdp.fully_shard",
-    "xs.Mesh": "one process per device: start with torchrun; read what is divided with "
-    "training.whole(x)",
-}

@@ -118,6 +118,18 @@ NEEDLESS = {
     "torch.distributed.fsdp.fully_shard to the model",
 }
 
+# What to know about calls that were migrated.
+REMARKS = {
+    "xm.add_step_closure": "called at once, and waits for the tensors it reads: call it every few "
+    "steps",
+    "xser.load": "files that torch_xla's serialization wrote are read with "
+    "`torch_tpu.compat` only; save them again with training.save",
+    "optimum.tpu.fsdp_v2.get_fsdp_training_args": "one device; for several start with torchrun "
+    "and apply torch.distributed.fsdp.fully_shard",
+    "xs.Mesh": "one process per device: start with torchrun; read what is divided with "
+    "training.whole(x)",
+}
+
 _EXPORT = "use torch.export for the program, torch.tpu.explain() to see what compiles"
 _PROFILER = "use torch.profiler.profile() around the steps to look at"
 _FSDP = (
