@@ -151,7 +151,8 @@ public:
     torus_capture_release(capture_);
   }
 
-  void begin(bool collect) {
+  void begin(bool collect, bool for_tpu) {
+    for_tpu_ = for_tpu;
     TORCH_CHECK(!is_recording_ && capture_ == nullptr, "this lowering was begun already");
     device_ = current_device();
     check(torus_abstract_begin(engine()));
@@ -177,6 +178,7 @@ public:
     for (const at::Tensor &t : wanted) storages.push_back(storage_behind(t));
     char *text = nullptr;
     size_t bytes = 0;
+    if (for_tpu_) torus_capture_set_mixed_products(engine(), device_, true);
     torus_status_t status = torus_capture_lower(engine(), device_, storages.data(),
                                                 storages.size(), &capture_, &text, &bytes);
     leave();
@@ -220,6 +222,7 @@ private:
   std::string text_;
   int device_ = 0;
   bool is_recording_ = false;
+  bool for_tpu_ = false;
   uint64_t first_offset_ = 0;
 
   torus_capture_t *capture() const {

@@ -79,6 +79,10 @@ TORUS_NODISCARD torus_status_t torus_capture_lower(torus_engine_t *engine, int d
                                                    torus_capture_t **out_capture, char **out_text,
                                                    size_t *out_text_bytes);
 
+/* Before torus_capture_lower: whether products of narrow factors are written with results wider than
+ * these, as TPUs compute them. Otherwise they are written as the plugin at hand takes them. */
+void torus_capture_set_mixed_products(torus_engine_t *engine, int device, bool mixed);
+
 typedef enum {
   TORUS_SOURCE_STORAGE,      /* the storage's content at the time of the run */
   TORUS_SOURCE_CONSTANT,     /* |value| */

@@ -71,6 +71,12 @@ torus_status_t torus_capture_lower(torus_engine_t *engine, int device,
   return status;
 }
 
+void torus_capture_set_mixed_products(torus_engine_t *engine, int device, bool mixed) {
+  torus_device_lock(engine, device);
+  hlo_graph_set_mixed_products(engine->devices[device].window.graph, mixed);
+  pthread_mutex_unlock(&engine->devices[device].lock);
+}
+
 /* ---- what the program takes and gives ---- */
 
 size_t torus_capture_argument_count(const torus_capture_t *capture) { return capture->source_count; }

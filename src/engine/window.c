@@ -21,8 +21,7 @@ static torus_status_t take_graph(torus_engine_t *engine, hlo_graph_t **out_graph
   pthread_mutex_lock(&engine->lock);
   *out_graph = engine->spare_count > 0 ? engine->spare_graphs[--engine->spare_count] : NULL;
   pthread_mutex_unlock(&engine->lock);
-  if (*out_graph != NULL) return TORUS_OK;
-  TORUS_TRY(hlo_graph_create(out_graph));
+  if (*out_graph == NULL) TORUS_TRY(hlo_graph_create(out_graph));
   bool is_cpu = strcmp(torus_client_platform(engine->client), "cpu") == 0;
   hlo_graph_set_mixed_products(*out_graph, !is_cpu);
   return TORUS_OK;

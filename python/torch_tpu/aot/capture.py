@@ -172,7 +172,13 @@ class Lowered:
         return sharding.annotate(self.text, shardings, num_partitions)
 
 
-def lower(fn: Callable[..., Any], *args: Any, on_missing: str = "error", **kwargs: Any) -> Lowered:
+def lower(
+    fn: Callable[..., Any],
+    *args: Any,
+    on_missing: str = "error",
+    for_tpu: bool = False,
+    **kwargs: Any,
+) -> Lowered:
     """Turn a function into one StableHLO program, without running it.
 
     The function is called once, with all operators on ``"tpu"`` recorded. Tensors that it reads,
@@ -191,6 +197,9 @@ def lower(fn: Callable[..., Any], *args: Any, on_missing: str = "error", **kwarg
     on_missing : {"error", "collect"}
         Whether an operator without a lowering raises, or is noted in `Lowered.fallbacks` with zeros
         in its place, so that all of them are found.
+    for_tpu : bool
+        Whether the program is for a TPU, whatever the plugin here is: products of bfloat16 sum up
+        in float32 there without being converted first.
 
     Returns
     -------
@@ -207,7 +216,7 @@ def lower(fn: Callable[..., Any], *args: Any, on_missing: str = "error", **kwarg
         raise ValueError(f'on_missing is "error" or "collect", not {on_missing!r}')
     known = names.Known(fn, args, kwargs)
     lowering = _C._Lowering()
-    lowering.begin(on_missing == "collect")
+    lowering.begin(on_missing == "collect", for_tpu)
     try:
         # Libraries ask torch.compiler.is_compiling() before they look at values.
         with torch.compiler._compile_session_context():

@@ -89,6 +89,8 @@ class Result:
         Exchanges that stand in loops and are counted once all the same.
     batch : int
         Samples in the step, over all devices.
+    extended_from : tuple of int
+        Numbers of layers that were compiled in place of the model's; empty if the model was.
     saved : str
         Where the executable was written.
     """
@@ -119,6 +121,7 @@ class Result:
     unestimated: int = 0
     exchanges: list[Traffic] = dataclasses.field(default_factory=list)
     loops_with_exchanges: int = 0
+    extended_from: tuple[int, ...] = ()
     saved: str = ""
     batch: int = 1
 

@@ -160,6 +160,7 @@ _ROWS: tuple[tuple[str, Cell], ...] = (
     ("chips, devices", lambda r: f"{r.chips}, {r.devices}"),
     ("sharding", lambda r: r.plan),
     ("batch, all devices", lambda r: str(r.batch)),
+    ("extended from layers", lambda r: ", ".join(map(str, r.extended_from)) or "-"),
     ("HBM capacity", lambda r: as_bytes(r.capacity_bytes) if r.capacity_bytes else "-"),
     ("HBM peak", _peak),
     ("  arguments", lambda r: as_bytes(r.argument_bytes)),

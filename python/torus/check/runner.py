@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch_tpu import aot
 
-from torus.check import analysis, hints, measure, plan, step
+from torus.check import analysis, extrapolate, hints, measure, plan, step
 from torus.check.report import Report
 from torus.check.source import Source
 
@@ -39,6 +39,8 @@ class Options:
         One of `torus.check.plan.KINDS`.
     model_parallel : int
         Size of the axis "model"; chosen if 0.
+    layers : tuple of int
+        Two numbers of layers to compile in place of the model's; empty to compile the model.
     save, save_text : pathlib.Path or None
         Folders or files for executables and programs.
     """
@@ -52,6 +54,7 @@ class Options:
     remat: bool = False
     shard: str = "none"
     model_parallel: int = 0
+    layers: tuple[int, ...] = ()
     save: pathlib.Path | None = None
     save_text: pathlib.Path | None = None
 
@@ -103,7 +106,10 @@ def check(source: Source, options: Options, say: Say) -> Report:
                 captured[made.batch] = _capture(source, options.request(made.batch), report, say)
             if report.missing:
                 break
-            _one(captured[made.batch], topology, made, options, report, say)
+            if options.layers:
+                report.results.append(_extended(source, topology, made, options, say))
+            else:
+                report.results.append(_one(captured[made.batch], topology, made, options, say))
     except aot.NotLowered as error:
         report.missing = error.missing
     except aot.LibtpuMissing as error:
@@ -166,9 +172,8 @@ def _one(
     topology: aot.Topology,
     made: plan.Plan,
     options: Options,
-    report: Report,
     say: Say,
-) -> None:
+) -> measure.Result:
     say(f"compiling for {topology.name} ({made.describe()}), about a minute or more")
     text = made.apply(captured.lowered)
     word = topology.name.replace(":", "-")
@@ -178,7 +183,24 @@ def _one(
     arguments = sum(made.local_bytes(slot) for slot in captured.lowered.inputs)
     result = measure.measure(text, topology, made, captured.analysis, arguments, save)
     result.batch = made.batch
-    report.results.append(result)
+    return result
+
+
+def _extended(
+    source: Source, topology: aot.Topology, made: plan.Plan, options: Options, say: Say
+) -> measure.Result:
+    """Compile two small models and extend their figures to the whole one."""
+    wanted = extrapolate.layer_count(source)
+    results = []
+    for count in options.layers:
+        small = extrapolate.with_layers(source, count)
+        scratch = Report(f"{source.name} of {count} layers", {})
+        captured = _capture(small, options.request(made.batch), scratch, say)
+        results.append(_one(captured, topology, made, options, say))
+        if not results[-1].verdict.ok:
+            return dataclasses.replace(results[-1], extended_from=options.layers[: len(results)])
+    few, more = results
+    return extrapolate.extend(few, more, (options.layers[0], options.layers[1]), wanted)
 
 
 def _target(folder: pathlib.Path, name: str) -> pathlib.Path:

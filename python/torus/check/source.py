@@ -41,12 +41,15 @@ class Source:
     build : callable
         Called inside `torch_tpu.aot.abstract` with a dtype; returns the module, or for a function
         of one's own the pair ``(module or callable, example inputs)``.
+    with_config : callable or None
+        Returns the same model with another configuration, where that is possible.
     """
 
     name: str
     library: str
     config: Any
     build: Callable[[torch.dtype], Any]
+    with_config: Callable[[Any], Source] | None = None
 
 
 def find(text: str, component: str = "") -> Source:
@@ -182,14 +185,19 @@ def _of_transformers(path: pathlib.Path, facts: dict[str, Any], name: str) -> So
     except ValueError as error:
         raise SourceError(f"{path}: {error}") from None
     config.architectures = facts.get("architectures")
+    return _of_loaded(config, name)
+
+
+def _of_loaded(config: Any, name: str) -> Source:
+    transformers = _import("transformers")
 
     def build(dtype: torch.dtype) -> torch.nn.Module:
-        for word in facts.get("architectures") or ():
+        for word in config.architectures or ():
             if hasattr(transformers, word):
                 return getattr(transformers, word)._from_config(config, dtype=dtype)
         return transformers.AutoModel.from_config(config, dtype=dtype)
 
-    return Source(name, "transformers", config, build)
+    return Source(name, "transformers", config, build, lambda other: _of_loaded(other, name))
 
 
 def _of_diffusers(facts: dict[str, Any], name: str) -> Source:

@@ -85,7 +85,7 @@ def lower(source: Source, request: Request) -> tuple[Any, torch_tpu.aot.Lowered]
     with torch_tpu.aot.abstract():
         model, arguments, given = _build(source, request)
         step = _STEPS[request.mode](source, request, model, arguments, given)
-    return model, torch_tpu.aot.lower(step, *arguments, on_missing="collect", **given)
+    return model, torch_tpu.aot.lower(step, *arguments, on_missing="collect", for_tpu=True, **given)
 
 
 def _build(source: Source, request: Request) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
@@ -97,6 +97,8 @@ def _build(source: Source, request: Request) -> tuple[Any, tuple[Any, ...], dict
         return model, () if named else tuple(example), example if named else {}
     with torch.device("tpu"):
         model = source.build(request.parameter_dtype)
+        if hasattr(getattr(model, "config", None), "use_cache"):
+            model.config.use_cache = request.mode == "decode"
         model.train(request.mode == "train").requires_grad_(request.mode == "train")
         seq = 1 if request.mode == "decode" else request.seq
         given = inputs.make(source, model, request.batch, seq, request.parameter_dtype)

@@ -49,6 +49,13 @@ def _counts(text: str) -> list[int]:
     return [_positive(word) for word in text.split(",")]
 
 
+def _two_counts(text: str) -> tuple[int, int]:
+    counts = _counts(text)
+    if len(counts) != 2 or counts[0] >= counts[1]:
+        raise argparse.ArgumentTypeError("takes two growing numbers, such as 2,4")
+    return counts[0], counts[1]
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command to its parser."""
     parser.epilog = _EXAMPLES
@@ -102,6 +109,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CHIPS",
         help="compare chip counts of the topology's kind, such as 1,4,16,64,256",
     )
+    add(
+        "--layers",
+        type=_two_counts,
+        metavar="A,B",
+        help="compile only A and B layers, and extend memory, traffic and times from these in a "
+        "straight line: marked as such",
+    )
     add("--save", type=pathlib.Path, metavar="FOLDER", help="keep the executables")
     add("--save-text", type=pathlib.Path, metavar="FOLDER", help="keep the StableHLO programs")
     add("--html", type=pathlib.Path, metavar="FILE", help="write the report as a page with plots")
@@ -142,6 +156,7 @@ def _options(arguments: argparse.Namespace) -> Options:
         remat=arguments.remat,
         shard=arguments.shard,
         model_parallel=arguments.model_parallel,
+        layers=arguments.layers or (),
         save=arguments.save,
         save_text=arguments.save_text,
     )
