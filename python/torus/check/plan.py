@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterable
 
 from torch_tpu.aot import Lowered, Slot
@@ -29,6 +30,13 @@ KINDS = ("none", "fsdp", "tp", "2d")
 
 # Below this many elements a parameter is repeated: gathering it costs more than it frees.
 _SMALL = 1 << 16
+
+# A line that makes an activation: a product, or rows of an embedding.
+_ACTIVATION = re.compile(
+    r"%(?P<number>\d+) = "
+    r'(?P<body>(?:stablehlo\.dot_general|stablehlo\.convolution|"stablehlo\.gather")'
+    r".* -> (?P<type>tensor<(?P<dims>(?:\d+x)+)\w+>))"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,10 +124,42 @@ class Plan:
             }
 
         return annotate(
-            lowered.text,
+            self._pinned(lowered),
             written(lowered.inputs),
             self.mesh.size,
             {i: s for i, s in written(lowered.outputs).items() if lowered.outputs[i].alias is None},
+        )
+
+    def _pinned(self, lowered: Lowered) -> str:
+        """Tell the compiler that activations lie as the batch does, product by product.
+
+        From the arguments alone it may find it cheaper to keep parameters where they are and to sum
+        up activations over all devices, which is not what any of these plans means.
+        """
+        data = self._dividing("data", self.batch)
+        if not data:
+            return lowered.text
+        kept = {slot.shape for slot in lowered.inputs if slot.kind == "parameter"}
+        kept |= {shape[::-1] for shape in kept}
+        lines = (self._pin(line, data, kept) for line in lowered.text.splitlines())
+        return "\n".join(lines) + "\n"
+
+    def _pin(self, line: str, data: tuple[str, ...], kept: set[tuple[int, ...]]) -> str:
+        """Return the line, with a second one if it makes an activation."""
+        match = _ACTIVATION.fullmatch(line)
+        if match is None:
+            return line
+        shape = tuple(map(int, match["dims"].split("x")[:-1]))
+        if shape[0] % self.batch or shape in kept:
+            return line
+        layout = sharding(self.mesh, (data,), len(shape))
+        others = ",".join(map(str, range(1, len(shape))))
+        number, kind = match["number"], match["type"]
+        return (
+            f"%u{number} = {match['body']}\n"
+            f"%{number} = stablehlo.custom_call @Sharding(%u{number}) "
+            f'{{backend_config = "unspecified_dims=[{others}]", mhlo.sharding = "{layout}"}} '
+            f": ({kind}) -> {kind}"
         )
 
     def describe(self) -> str:

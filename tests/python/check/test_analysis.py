@@ -101,4 +101,7 @@ def test_a_small_network_agrees_with_pytorchs_counter() -> None:
         return loss
 
     found = analyse(aot.lower(step, aot.abstract_like(x)).text)
-    assert found.flops == pytest.approx(counter.get_total_flops(), rel=0.01)
+    # PyTorch's counter does not know the CPU's fused attention: two products forward, and five
+    # backward, where the scores are computed again.
+    attention = 7 * 2 * 2 * 24 * 24 * 64
+    assert found.flops == counter.get_total_flops() + attention
