@@ -317,13 +317,16 @@ void define_aot(py::module_ &m) {
       .def("outputs", &Lowering::outputs);
   m.def("_abstract_begin", [] { check(torus_abstract_begin(engine())); }, release);
   m.def("_abstract_end", [] { torus_abstract_end(engine()); }, release);
+  m.def("_is_recording", &is_abstract);
   m.def("_is_abstract", &has_no_content);
   m.def("_make_abstract", &make_abstract);
   m.def("_storage_key", &storage_key);
   m.def("_take_missing", &take_missing);
   m.def(
       "_hold",
-      [](int device) { torus_device_hold(engine(), resolve_device(static_cast<c10::DeviceIndex>(device))); },
+      [](int device) {
+        torus_device_hold(engine(), resolve_device(static_cast<c10::DeviceIndex>(device)));
+      },
       release);
   m.def(
       "_release",

@@ -76,6 +76,9 @@ struct Output {
   bool is_conj = false, is_neg = false;
 };
 
+// PyTorch orders effects by passing on empty tensors of the host.
+bool is_token(const at::Tensor &t) { return t.is_cpu() && t.numel() == 0; }
+
 at::Tensor view_over(const c10::Storage &storage, const Output &o, int64_t offset) {
   at::Tensor tensor = tensor_over(storage, o.dtype, o.sizes, o.strides, offset);
   if (o.is_conj) tensor._set_conj(true);
@@ -223,8 +226,8 @@ private:
   }
 
   at::Tensor make_stand_in(const Argument &a) const {
-    const auto options =
-        at::TensorOptions().dtype(a.dtype).device(at::Device(kTpu, static_cast<c10::DeviceIndex>(device_)));
+    const at::Device device(kTpu, static_cast<c10::DeviceIndex>(device_));
+    const auto options = at::TensorOptions().dtype(a.dtype).device(device);
     at::Tensor t = at::empty_strided(a.sizes, a.strides, options);
     if (a.is_conj) t._set_conj(true);
     if (a.is_neg) t._set_neg(true);
@@ -251,7 +254,7 @@ private:
                   std::vector<at::Tensor> &results) {
     Output o;
     o.object = py::reinterpret_borrow<py::object>(object);
-    if (THPVariable_Check(object.ptr())) {
+    if (THPVariable_Check(object.ptr()) && !is_token(THPVariable_Unpack(object.ptr()))) {
       const at::Tensor &t = THPVariable_Unpack(object.ptr());
       describe(t, o);
       torus_storage_t *const storage = storage_behind(t);
@@ -382,7 +385,9 @@ private:
       switch (o.from) {
       case Output::From::Object: returned.emplace_back(); break;
       case Output::From::Tensor: returned.push_back(o.tensor); break;
-      case Output::From::Result: returned.push_back(view_over(storages[o.index], o, o.offset)); break;
+      case Output::From::Result:
+        returned.push_back(view_over(storages[o.index], o, o.offset));
+        break;
       case Output::From::Argument:
         returned.push_back(view_over(tensors[o.index].storage(), o,
                                      tensors[o.index].storage_offset() + o.offset));
@@ -445,9 +450,11 @@ private:
   // A tensor of the host counts as the number in it.
   static bool is_equal(PyObject *arg, const py::object &constant) {
     if (arg == constant.ptr()) return true;
-    if (THPVariable_Check(arg))
-      return THPVariable_Unpack(arg).dim() == 0 &&
-             is_equal(py::handle(arg).attr("item")().ptr(), constant);
+    if (THPVariable_Check(arg)) {
+      const at::Tensor &t = THPVariable_Unpack(arg);
+      if (is_token(t)) return true;
+      return t.dim() == 0 && is_equal(py::handle(arg).attr("item")().ptr(), constant);
+    }
     if (Py_TYPE(arg) != Py_TYPE(constant.ptr())) return false;
     return PyObject_RichCompareBool(arg, constant.ptr(), Py_EQ) == 1;
   }
@@ -471,6 +478,18 @@ private:
   }
 };
 
+// For the tensors on the device in a list, in order: whether nothing but the list holds them.
+std::vector<bool> sole_owned(const py::list &args) {
+  std::vector<bool> flags;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(args.ptr()); ++i) {
+    PyObject *const arg = PyList_GET_ITEM(args.ptr(), i);
+    if (!THPVariable_Check(arg) || THPVariable_Unpack(arg).device().type() != kTpu) continue;
+    const at::Tensor &t = THPVariable_Unpack(arg);
+    flags.push_back(Py_REFCNT(arg) == 1 && t.use_count() == 1 && t.storage().use_count() == 1);
+  }
+  return flags;
+}
+
 } // namespace
 
 void define_programs(py::module_ &m) {
@@ -486,6 +505,7 @@ void define_programs(py::module_ &m) {
       .def("clear", &CompiledGraph::clear)
       .def("size", &CompiledGraph::size)
       .def("__call__", &CompiledGraph::call);
+  m.def("_sole_owned", &sole_owned);
 }
 
 } // namespace torus

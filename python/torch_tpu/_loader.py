@@ -143,7 +143,15 @@ def _configure(extension: ModuleType) -> bool:
 
 def _register_python(torch: ModuleType) -> None:
     """Add torch.tpu, torch.backends.tpu, Tensor.tpu() and their like, and the tensor printer."""
-    from torch_tpu import _autocast, _dlpack, _repr, backends, distributed, tpu
+    from torch_tpu import (
+        _autocast,
+        _default_backend,
+        _dlpack,
+        _repr,
+        backends,
+        distributed,
+        tpu,
+    )
 
     if getattr(torch, _BACKEND, None) is not tpu:
         torch._register_device_module(_BACKEND, tpu)
@@ -159,6 +167,7 @@ def _register_python(torch: ModuleType) -> None:
     _repr.install()
     _autocast.install()
     _dlpack.install()
+    _default_backend.install()
 
 
 def _set_defaults(torch: ModuleType, platform_is_cpu: bool) -> None:

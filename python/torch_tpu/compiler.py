@@ -2,22 +2,29 @@
 """The ``torch.compile`` backend named ``"tpu"``.
 
 PyTorch finds it through the entry point group ``torch_dynamo_backends`` when a program first asks
-for it, so none of this costs anything before.
+for it, or takes it when the tensors are on ``"tpu"`` and no backend is named; so none of this costs
+anything before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._dynamo import device_interface
 
-from torch_tpu import tpu
+from torch_tpu import _control_flow, _dynamo_interface
+from torch_tpu._compiled_graph import Graph
 
 __all__ = ["tpu_backend"]
 
-_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+_MODES = (
+    "default",
+    "reduce-overhead",
+    "max-autotune",
+    "max-autotune-no-cudagraphs",
+    "lite",
+)
 
 
 def tpu_backend(
@@ -28,11 +35,13 @@ def tpu_backend(
     options: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> Callable[..., Any]:
-    """Run a captured graph on the device.
+    """Compile a captured graph for the device.
 
-    The graph is made functional and differentiated ahead of time, then each call runs its
-    operators through the same recording engine as eager code: in fused mode the engine compiles
-    and caches them as whole programs. There is no second compiler behind this backend.
+    The graph is made functional and differentiated ahead of time. Forward and backward become one
+    program each: their operators are recorded once, by the lowerings that eager code uses, and the
+    executable is kept. A graph that cannot be one program (an operator without a lowering, a result
+    whose size depends on values, tensors of the host) runs through the recording engine at each
+    call instead; `torch.tpu.explain` says why.
 
     Parameters
     ----------
@@ -64,89 +73,87 @@ def tpu_backend(
         raise ValueError(f"mode={mode!r} is not one of {', '.join(_MODES)}")
     if options is not None and not isinstance(options, Mapping):
         raise TypeError(f"options must be a mapping, not {type(options).__name__}")
+    if any(isinstance(example, (list, tuple, dict)) for example in example_inputs):
+        from torch._dynamo.utils import flatten_graph_inputs
 
+        return flatten_graph_inputs(gm, example_inputs, tpu_backend)
+    return _compile_ahead(gm, example_inputs)
+
+
+def _compile_ahead(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[torch.Tensor]
+) -> Callable[..., Any]:
     from functorch.compile import min_cut_rematerialization_partition
-    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.aot_autograd import aot_module_simplified
 
-    compile_ahead = aot_autograd(
-        fw_compiler=_run_operators,
-        bw_compiler=_run_operators,
+    return aot_module_simplified(
+        gm,
+        example_inputs,
+        fw_compiler=_forward,
+        bw_compiler=_backward,
+        inference_compiler=_forward,
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
     )
-    return compile_ahead(gm, example_inputs)
 
 
-def _run_operators(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    """Turn a functional graph into a callable that frees each input as soon as it may."""
-    from functorch.compile import make_boxed_func
-
+def _forward(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     del example_inputs
-    return make_boxed_func(gm.forward)
+    return Graph(gm).callable
 
 
-class _TpuInterface(device_interface.DeviceInterface):
-    """What Dynamo asks a device while it traces.
+@torch._dynamo.disable(reason="the compiler of the backward pass")
+def _backward(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    del example_inputs
+    return Graph(gm, may_use_up=True).callable
 
-    PyTorch brings an interface of this name that assumes one device, no streams and no float64;
-    this one answers for the device as it is.
+
+def choose_backend(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[torch.Tensor],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """Compile a graph for the device that its tensors are on.
+
+    This is what `torch.compile` uses where no backend is named: `tpu_backend` for graphs with
+    tensors on ``"tpu"``, and PyTorch's own default for all others, with the arguments that it would
+    have had.
+
+    Parameters
+    ----------
+    gm, example_inputs, mode, options
+        As for `tpu_backend`.
+
+    Returns
+    -------
+    callable
+        Takes the graph's inputs and returns its outputs.
     """
-
-    device = tpu.device
-    Event = tpu.Event
-    Stream = tpu.Stream
-
-    class Worker:
-        """Answers that must not need the device itself, for processes that only compile."""
-
-        @staticmethod
-        def set_device(device: int) -> None:
-            """Do nothing: no worker opens the device."""
-
-        @staticmethod
-        def current_device() -> int:
-            """Return the index of the current device."""
-            return tpu.current_device()
-
-        @staticmethod
-        def get_device_properties(device: Any = None) -> Any:
-            """Return the properties of a device."""
-            return tpu.get_device_properties(device)
-
-    current_device = staticmethod(tpu.current_device)
-    set_device = staticmethod(tpu.set_device)
-    exchange_device = staticmethod(tpu._exchange_device)
-    maybe_exchange_device = staticmethod(tpu._maybe_exchange_device)
-    device_count = staticmethod(tpu.device_count)
-    is_available = staticmethod(tpu.is_available)
-    stream = staticmethod(tpu.stream)
-    current_stream = staticmethod(tpu.current_stream)
-    set_stream = staticmethod(tpu.set_stream)
-    _set_stream_by_id = staticmethod(tpu._set_stream_by_id)
-    synchronize = staticmethod(tpu.synchronize)
-    memory_allocated = staticmethod(tpu.memory_allocated)
-
-    @staticmethod
-    def get_raw_stream(device_idx: int) -> int:
-        """Return the number of the current stream."""
-        return tpu.current_stream(device_idx).stream_id
-
-    @staticmethod
-    def get_compute_capability(device: Any = None) -> str:
-        """Return an empty string: no kernel is chosen by capability."""
-        del device
-        return ""
-
-    @staticmethod
-    def is_bf16_supported(including_emulation: bool = False) -> bool:
-        """Return True."""
-        return tpu.is_bf16_supported(including_emulation)
+    if any(device.type == "tpu" for device in _devices(gm, example_inputs)):
+        return tpu_backend(gm, example_inputs, mode=mode, options=options)
+    is_dynamic = any(isinstance(example, torch.SymInt) for example in example_inputs)
+    inductor = torch._TorchCompileInductorWrapper(
+        mode or ("default" if options is None else None), options, is_dynamic or None
+    )
+    return inductor(gm, example_inputs)
 
 
-def _register_interface() -> None:
-    # Asking for any interface makes PyTorch register its own first, so that ours stays.
-    device_interface.get_interface_for_device("cpu")
-    device_interface.register_interface_for_device("tpu", _TpuInterface)
+def _devices(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[torch.Tensor]
+) -> Iterator[torch.device]:
+    """Yield the devices of a graph's inputs, then those that its operators name or give."""
+    for example in example_inputs:
+        if isinstance(example, torch.Tensor):
+            yield example.device
+    for tensor in (*gm.parameters(), *gm.buffers()):
+        yield tensor.device
+    for node in gm.graph.nodes:
+        value = node.meta.get("example_value")
+        if isinstance(value, torch.Tensor):
+            yield value.device
 
 
-_register_interface()
+_dynamo_interface.register()
+_control_flow.register()

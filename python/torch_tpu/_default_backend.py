@@ -1,0 +1,40 @@
+# Copyright The Torus Authors. Licensed under the Apache License, Version 2.0.
+"""Makes ``torch.compile`` without a named backend look at where the tensors are."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from torch_tpu._post_import import when_imported
+
+
+def install() -> None:
+    """Enter the choice into Dynamo's registry, and the device where only others are let in."""
+    when_imported("torch._dynamo.backends.registry", _register)
+    when_imported("torch.nn.attention.flex_attention", _admit)
+
+
+def choose(gm: Any, example_inputs: Any, **kwargs: Any) -> Any:
+    """Compile a graph where its tensors are; see `torch_tpu.compiler.choose_backend`."""
+    from torch_tpu.compiler import choose_backend
+
+    return choose_backend(gm, example_inputs, **kwargs)
+
+
+def _register(registry: ModuleType) -> None:
+    if registry.get_default_backend() == "inductor":  # a choice of the user's stays
+        registry.set_default_backend(choose)
+
+
+def _admit(flex: ModuleType) -> None:
+    """Let flex_attention have tensors on the device: it knows a fixed set of others."""
+    validate = flex._validate_device
+
+    def _validate_device(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        if query.device.type != "tpu":
+            validate(query, key, value)
+
+    flex._validate_device = _validate_device
