@@ -17,6 +17,7 @@
 #include "places.h"
 #include "program.h"
 #include "runtime.h"
+#include "sharding.h"
 #include "torus/explain.h"
 #include "torus/log.h"
 #include "torus/memory.h"
@@ -292,4 +293,5 @@ PYBIND11_MODULE(_C, m) {
   torus::define_graphs(m);
   torus::define_aot(m);
   torus::define_programs(m);
+  torus::define_shardings(m);
 }

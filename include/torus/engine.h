@@ -134,6 +134,27 @@ TORUS_NODISCARD torus_status_t torus_value_to_device(torus_value_t *value, int d
                                                      torus_value_t **out_value);
 size_t torus_value_size_bytes(const torus_value_t *value);
 
+/* ---- values on several devices ---- */
+
+/* A value may lie on several devices; its own is then the first of its sharding. A window with such
+ * an input becomes one program on all those devices, and its results lie as the compiler sees fit;
+ * inputs on a single device count as if they were on each. */
+
+/* Copies dense row-major host data, each piece to its devices. */
+TORUS_NODISCARD torus_status_t torus_value_from_host_sharded(torus_engine_t *engine,
+                                                             const void *data,
+                                                             torus_dtype_t dtype, int rank,
+                                                             const int64_t *dims,
+                                                             torus_sharding_t *sharding,
+                                                             torus_value_t **out_value);
+/* The same elements laid out as |sharding|, or, where that is NULL, on |device| alone. Waits. */
+TORUS_NODISCARD torus_status_t torus_value_lay_out(torus_value_t *value,
+                                                   torus_sharding_t *sharding, int device,
+                                                   torus_value_t **out_value);
+/* How the value lies: NULL on a single device, else to be released by the caller. Waits. */
+TORUS_NODISCARD torus_status_t torus_value_sharding(torus_value_t *value,
+                                                    torus_sharding_t **out_sharding);
+
 /* ---- storages ---- */
 
 /* Without content. RESOURCE_EXHAUSTED when the device can never hold it with what is in use.
@@ -197,6 +218,10 @@ void torus_engine_reset_totals(torus_engine_t *engine, int device);
 
 /* StableHLO of the program compiled last; freed by the caller with torus_free. NULL: none yet. */
 char *torus_engine_last_program(torus_engine_t *engine);
+/* The same after the compiler's work, an HloModuleProtoWithConfig; size 0: none yet. |out_bytes| is
+ * freed by the caller with torus_free. */
+TORUS_NODISCARD torus_status_t torus_engine_last_optimized(torus_engine_t *engine,
+                                                           char **out_bytes, size_t *out_size);
 void torus_engine_clear_programs(torus_engine_t *engine);
 /* A program that is not cached becomes an error instead of a compilation. */
 void torus_engine_set_cache_only(torus_engine_t *engine, bool cache_only);

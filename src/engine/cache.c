@@ -248,13 +248,16 @@ static void count(torus_engine_t *engine, int64_t *figure) {
   pthread_mutex_unlock(&engine->lock);
 }
 
-static bool load_from_disk(torus_program_cache_t *cache, const torus_strbuf_t *key, variant_t *v) {
+static bool load_from_disk(torus_program_cache_t *cache, const torus_job_t *job,
+                           const int *aliases, const torus_strbuf_t *key, variant_t *v) {
   char *bytes;
   size_t size;
   torus_disk_cache_read(cache->disk, key->data, key->size, &bytes, &size);
   if (size == 0) return false;
   torus_status_t status =
-      torus_executable_load(cache->engine->client, bytes, size, &v->executable);
+      job->spread != NULL
+          ? torus_spread_load(cache->engine, job, aliases, bytes, size, &v->executable)
+          : torus_executable_load(cache->engine->client, bytes, size, &v->executable);
   torus_free(bytes);
   if (status == TORUS_OK) count(cache->engine, &cache->engine->metrics.disk_hits);
   const bool is_loaded = status == TORUS_OK;
@@ -284,6 +287,22 @@ static void remember_text(torus_engine_t *engine, const torus_strbuf_t *text, do
   pthread_mutex_unlock(&engine->lock);
 }
 
+static void remember_executable(torus_engine_t *engine, torus_executable_t *executable) {
+  pthread_mutex_lock(&engine->lock);
+  torus_executable_t *old = engine->last_executable;
+  engine->last_executable = torus_executable_retain(executable);
+  pthread_mutex_unlock(&engine->lock);
+  torus_executable_release(old);
+}
+
+static torus_status_t compile_alone(torus_engine_t *engine, const torus_job_t *job,
+                                    const bool *promoted, const int *aliases, torus_strbuf_t *text,
+                                    torus_executable_t **out_executable) {
+  TORUS_TRY(hlo_print(job->window.graph, job->outputs, job->output_count, promoted, aliases, text));
+  return torus_executable_compile(engine->client, job->device, text->data, text->size,
+                                  TORUS_EFFORT_DEFAULT, out_executable);
+}
+
 static torus_status_t compile(torus_program_cache_t *cache, torus_job_t *job, const int *aliases,
                               variant_t *v, size_t *out_text_bytes) {
   if (atomic_load(&cache->engine->cache_only)) {
@@ -292,13 +311,11 @@ static torus_status_t compile(torus_program_cache_t *cache, torus_job_t *job, co
                              "(cache-only mode); run once without it");
   }
   torus_strbuf_t text = {0};
-  torus_status_t status = hlo_print(job->window.graph, job->outputs, job->output_count, v->promoted,
-                                    aliases, &text);
   const double begin = seconds_now();
-  if (status == TORUS_OK) {
-    status = torus_executable_compile(cache->engine->client, job->device, text.data, text.size,
-                                      TORUS_EFFORT_DEFAULT, &v->executable);
-  }
+  torus_status_t status =
+      job->spread != NULL
+          ? torus_spread_compile(cache->engine, job, v->promoted, aliases, &text, &v->executable)
+          : compile_alone(cache->engine, job, v->promoted, aliases, &text, &v->executable);
   if (status == TORUS_OK) remember_text(cache->engine, &text, seconds_now() - begin);
   *out_text_bytes = text.size;
   torus_strbuf_deinit(&text);
@@ -325,10 +342,11 @@ static torus_status_t make_program(torus_program_cache_t *cache, torus_job_t *jo
   torus_strbuf_t key = {0};
   const bool has_disk = cache->disk != NULL && disk_key(e, v, &key);
   torus_status_t status = TORUS_OK;
-  program.from_disk = has_disk && load_from_disk(cache, &key, v);
+  program.from_disk = has_disk && load_from_disk(cache, job, aliases, &key, v);
   if (!program.from_disk) status = compile(cache, job, aliases, v, &program.text_bytes);
   program.seconds = seconds_now() - begin;
   program.status = status;
+  if (status == TORUS_OK) remember_executable(cache->engine, v->executable);
   if (status == TORUS_OK && has_disk && !program.from_disk) save_to_disk(cache, &key, v);
   torus_strbuf_deinit(&key);
   explain(cache, job, e, &program);
@@ -435,12 +453,15 @@ static torus_status_t get_keyed(torus_program_cache_t *cache, torus_job_t *job,
   return pack(cache, encoding, v, out_launch);
 }
 
-/* The structure with the donations. */
+/* The structure with the donations and how the inputs lie. */
 static torus_status_t make_key(torus_job_t *job, const hlo_encoding_t *encoding,
                                torus_strbuf_t *key, int **out_aliases) {
   TORUS_TRY(find_aliases(job, encoding, out_aliases));
+  TORUS_TRY(torus_job_find_spread(job, encoding));
+  if (job->spread != NULL) torus_spread_drop_aliases(job->spread, *out_aliases);
   torus_strbuf_append_bytes(key, encoding->key, encoding->key_bytes);
   torus_strbuf_append_bytes(key, *out_aliases, encoding->parameter_count * sizeof(int));
+  if (job->spread != NULL) torus_spread_append_key(job->spread, key);
   return TORUS_OK;
 }
 

@@ -107,6 +107,7 @@ void torus_engine_destroy(torus_engine_t *engine) {
   torus_explain_destroy(engine->explain);
   torus_bounds_destroy(engine->bounds);
   torus_free(engine->last_program);
+  torus_executable_release(engine->last_executable);
   torus_client_destroy(engine->client);
   torus_free(engine);
 }
@@ -221,6 +222,19 @@ void torus_engine_reset_totals(torus_engine_t *engine, int device) {
   d->memory.total_allocated_bytes = d->memory.total_freed_bytes = 0;
   d->memory.total_allocated_count = d->memory.total_freed_count = 0;
   pthread_mutex_unlock(&d->memory_lock);
+}
+
+torus_status_t torus_engine_last_optimized(torus_engine_t *engine, char **out_bytes,
+                                           size_t *out_size) {
+  *out_bytes = NULL;
+  *out_size = 0;
+  pthread_mutex_lock(&engine->lock);
+  torus_executable_t *executable = torus_executable_retain(engine->last_executable);
+  pthread_mutex_unlock(&engine->lock);
+  if (executable == NULL) return TORUS_OK;
+  torus_status_t status = torus_executable_optimized(executable, out_bytes, out_size);
+  torus_executable_release(executable);
+  return status;
 }
 
 char *torus_engine_last_program(torus_engine_t *engine) {

@@ -86,6 +86,8 @@ typedef struct torus_window {
   size_t turn;               /* operators until |rolling| first was |start| again; 0: not yet */
 } torus_window_t;
 
+typedef struct torus_spread torus_spread_t; /* how a program lies on several devices */
+
 /* A closed window on its way to the worker; or, with |capture|, a captured one to be compiled
  * (graph present) or run again (graph NULL: |window| has only inputs, values and checks). */
 typedef struct torus_job {
@@ -101,6 +103,7 @@ typedef struct torus_job {
   bool is_bounded;           /* its program serves all sizes under a bound */
   torus_capture_t *capture;  /* retained */
   uint64_t random[2];        /* of a run of a capture: seed, offset */
+  torus_spread_t *spread;    /* owned; NULL: the program runs on |device| alone */
 } torus_job_t;
 
 typedef struct torus_pending_check {
@@ -169,6 +172,7 @@ struct torus_engine {
   atomic_int abstract_depth; /* above 0: nothing that is recorded will run */
   torus_metrics_t metrics;   /* under |lock| */
   char *last_program;        /* under |lock| */
+  torus_executable_t *last_executable; /* likewise */
 };
 
 /* ---- value.c ---- */
@@ -324,6 +328,26 @@ torus_status_t torus_program_cache_find(torus_program_cache_t *cache, torus_job_
                                         hlo_encoding_t *encoding, torus_launch_t *out_launch);
 void torus_program_cache_clear(torus_program_cache_t *cache);
 void torus_program_cache_destroy(torus_program_cache_t *cache); /* accepts NULL */
+
+/* ---- spread.c ---- */
+/* Whether inputs lie on several devices, so that the job's program will. On the worker. */
+bool torus_job_is_spread(const torus_job_t *job);
+/* Learns from the inputs how the program for |encoding| has to lie: sets |job->spread|, NULL where
+ * no input lies on several devices. INVALID_ARGUMENT where they lie on different meshes. */
+torus_status_t torus_job_find_spread(torus_job_t *job, const hlo_encoding_t *encoding);
+/* What makes a program another one. */
+void torus_spread_append_key(const torus_spread_t *spread, torus_strbuf_t *key);
+/* An input may be given to a result only where both lie alike; one that is on a single device does
+ * not say how its result should lie. */
+void torus_spread_drop_aliases(const torus_spread_t *spread, int *aliases);
+/* Prints the job's program into |text| and compiles it. */
+torus_status_t torus_spread_compile(torus_engine_t *engine, const torus_job_t *job,
+                                    const bool *promoted, const int *aliases, torus_strbuf_t *text,
+                                    torus_executable_t **out_executable);
+torus_status_t torus_spread_load(torus_engine_t *engine, const torus_job_t *job,
+                                 const int *aliases, const char *bytes, size_t size,
+                                 torus_executable_t **out_executable);
+void torus_spread_destroy(torus_spread_t *spread); /* accepts NULL */
 
 /* ---- bounds.c ---- */
 torus_status_t torus_bounds_create(torus_engine_t *engine, torus_bounds_t **out_bounds);

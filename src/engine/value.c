@@ -245,3 +245,77 @@ torus_status_t torus_value_to_device(torus_value_t *value, int device, torus_val
   *out_value = copy;
   return TORUS_OK;
 }
+
+/* ---- on several devices ---- */
+
+/* Programs that use the sharding's devices together may fill them all: the first of them, to which
+ * everything is charged, has the room of all. */
+static void join_memory(torus_engine_t *engine, const torus_sharding_t *sharding) {
+  const torus_sharding_layout_t layout = torus_sharding_layout(sharding);
+  if (layout.device_count < 2) return;
+  torus_device_t *home = &engine->devices[layout.devices[0]];
+  const int64_t one = engine->devices[layout.devices[1]].memory.limit_bytes;
+  pthread_mutex_lock(&home->memory_lock);
+  if (home->memory.limit_bytes < one * layout.device_count) {
+    home->memory.limit_bytes = one * layout.device_count;
+  }
+  pthread_mutex_unlock(&home->memory_lock);
+}
+
+torus_status_t torus_value_from_host_sharded(torus_engine_t *engine, const void *data,
+                                             torus_dtype_t dtype, int rank, const int64_t *dims,
+                                             torus_sharding_t *sharding,
+                                             torus_value_t **out_value) {
+  const int device = torus_sharding_layout(sharding).devices[0];
+  torus_value_t *value;
+  *out_value = NULL;
+  if (device < 0 || device >= engine->device_count) {
+    return torus_status_make(TORUS_STATUS_INVALID_ARGUMENT, "there is no device tpu:%d", device);
+  }
+  TORUS_TRY(torus_value_create(engine, device, dtype, rank, dims, &value));
+  torus_status_t status = torus_buffer_from_host_sharded(engine->client, data, dtype, rank, dims,
+                                                         sharding, &value->buffer);
+  if (status != TORUS_OK) {
+    torus_value_release(value);
+    return torus_status_annotate(status, "copy to several devices");
+  }
+  join_memory(engine, sharding);
+  atomic_store(&value->state, TORUS_VALUE_READY);
+  count_transfers(engine, 0, torus_value_size_bytes(value));
+  *out_value = value;
+  return TORUS_OK;
+}
+
+torus_status_t torus_value_lay_out(torus_value_t *value, torus_sharding_t *sharding, int device,
+                                   torus_value_t **out_value) {
+  *out_value = NULL;
+  TORUS_TRY(torus_value_wait(value));
+  torus_buffer_t *exact = torus_buffer_retain(value->buffer);
+  if (value->physical != NULL) {
+    torus_buffer_release(exact);
+    TORUS_TRY(torus_value_exact_buffer(value, &exact));
+  }
+  torus_value_t *copy = NULL;
+  const int home = sharding != NULL ? torus_sharding_layout(sharding).devices[0] : device;
+  torus_status_t status =
+      torus_value_create(value->engine, home, value->dtype, value->rank, value->dims, &copy);
+  if (status == TORUS_OK) {
+    status = torus_buffer_lay_out(exact, sharding, device, &copy->buffer);
+    atomic_store(&copy->state, TORUS_VALUE_READY);
+  }
+  torus_buffer_release(exact);
+  if (status == TORUS_OK) {
+    if (sharding != NULL) join_memory(value->engine, sharding);
+    *out_value = copy;
+    copy = NULL;
+  }
+  torus_value_release(copy);
+  return status;
+}
+
+torus_status_t torus_value_sharding(torus_value_t *value, torus_sharding_t **out_sharding) {
+  *out_sharding = NULL;
+  TORUS_TRY(torus_value_wait(value));
+  *out_sharding = torus_sharding_retain(torus_buffer_sharding(value->buffer));
+  return TORUS_OK;
+}

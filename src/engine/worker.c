@@ -13,6 +13,7 @@ void torus_job_destroy(torus_job_t *job) {
   torus_window_deinit(&job->window);
   torus_capture_release(job->capture);
   torus_free(job->aliases);
+  torus_spread_destroy(job->spread);
   torus_free(job);
 }
 
@@ -177,7 +178,8 @@ static torus_status_t prepare(torus_engine_t *engine, torus_job_t *job, hlo_enco
   *out_program = (torus_launch_t){0};
   if (!has_padded) TORUS_TRY(find_exact(engine, job, encoding, out_program));
   if (out_program->executable != NULL) return TORUS_OK;
-  if (engine->bounds != NULL) TORUS_TRY(rewrite(engine, job, has_padded, encoding));
+  const bool may_rewrite = has_padded || !torus_job_is_spread(job);
+  if (engine->bounds != NULL && may_rewrite) TORUS_TRY(rewrite(engine, job, has_padded, encoding));
   return torus_program_cache_get(engine->cache, job, encoding, out_program);
 }
 

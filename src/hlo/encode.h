@@ -37,6 +37,20 @@ TORUS_NODISCARD torus_status_t hlo_print(hlo_graph_t *g, const hlo_t *outputs, s
                                          const bool *promoted, const int *aliases,
                                          torus_strbuf_t *text);
 
+/* How a program lies on several devices: an mhlo.sharding for each used parameter in argument order
+ * and for each result, NULL for those without. */
+typedef struct hlo_sharding_texts {
+  const char *const *arguments;
+  const char *const *results;
+} hlo_sharding_texts_t;
+
+/* The same with |shardings| (NULL: none). */
+TORUS_NODISCARD torus_status_t hlo_print_sharded(hlo_graph_t *g, const hlo_t *outputs,
+                                                 size_t output_count, const bool *promoted,
+                                                 const int *aliases,
+                                                 const hlo_sharding_texts_t *shardings,
+                                                 torus_strbuf_t *text);
+
 /* 32-bit words that the promoted soft numbers take in the extra argument (0: there is none). */
 size_t hlo_soft_words(const hlo_encoding_t *encoding, const bool *promoted);
 void hlo_pack_softs(const hlo_encoding_t *encoding, const bool *promoted, uint32_t *out_words);

@@ -206,8 +206,28 @@ static size_t count_words(const hlo_printer_t *p) {
   return words;
 }
 
+/* Of an argument or result; |alias| -1: none. */
+static void put_attributes(hlo_printer_t *p, const char *sharding, int alias) {
+  if (!sharding && alias < 0) return;
+  hlo_put(p, " {");
+  if (sharding) torus_strbuf_printf(p->text, "mhlo.sharding = \"%s\"", sharding);
+  if (sharding && alias >= 0) hlo_put(p, ", ");
+  if (alias >= 0) torus_strbuf_printf(p->text, "tf.aliasing_output = %d : i32", alias);
+  hlo_put(p, "}");
+}
+
+static void put_results(hlo_printer_t *p, const hlo_t *outputs, size_t output_count,
+                        const hlo_sharding_texts_t *shardings) {
+  for (size_t i = 0; i < output_count; i++) {
+    if (i) hlo_put(p, ", ");
+    hlo_put_type_of(p, outputs[i]);
+    put_attributes(p, shardings ? shardings->results[i] : NULL, -1);
+  }
+}
+
 /* Arguments are numbered in the order in which their nodes appear. */
-static void put_arguments(hlo_printer_t *p, const int *aliases, size_t words) {
+static void put_arguments(hlo_printer_t *p, const int *aliases,
+                          const hlo_sharding_texts_t *shardings, size_t words) {
   size_t done = 0;
   for (size_t i = 0; i < p->live.end && done < p->live.parameter_count; i++) {
     if (!p->live.number[i] || p->g->nodes[i].op != HLO_OP_PARAMETER) continue;
@@ -216,9 +236,8 @@ static void put_arguments(hlo_printer_t *p, const int *aliases, size_t words) {
     hlo_put_name(p, (hlo_t)i);
     hlo_put(p, ": ");
     hlo_put_type_of(p, (hlo_t)i);
-    if (aliases && aliases[done] >= 0) {
-      torus_strbuf_printf(p->text, " {tf.aliasing_output = %d : i32}", aliases[done]);
-    }
+    put_attributes(p, shardings ? shardings->arguments[done] : NULL,
+                   aliases ? aliases[done] : -1);
     done++;
   }
   if (words) torus_strbuf_printf(p->text, "%s%%q: tensor<%zuxui32>", done ? ", " : "", words);
@@ -226,13 +245,19 @@ static void put_arguments(hlo_printer_t *p, const int *aliases, size_t words) {
 
 torus_status_t hlo_print(hlo_graph_t *g, const hlo_t *outputs, size_t output_count,
                          const bool *promoted, const int *aliases, torus_strbuf_t *text) {
+  return hlo_print_sharded(g, outputs, output_count, promoted, aliases, NULL, text);
+}
+
+torus_status_t hlo_print_sharded(hlo_graph_t *g, const hlo_t *outputs, size_t output_count,
+                                 const bool *promoted, const int *aliases,
+                                 const hlo_sharding_texts_t *shardings, torus_strbuf_t *text) {
   hlo_printer_t p = {.g = g, .text = text, .promoted = promoted};
   if (!hlo_number_live(g, outputs, output_count, &p.live)) return hlo_graph_take_error(g);
   size_t words = count_words(&p);
   hlo_put(&p, "module @torus {\nfunc.func public @main(");
-  put_arguments(&p, aliases, words);
+  put_arguments(&p, aliases, shardings, words);
   hlo_put(&p, ") -> (");
-  hlo_put_types(&p, outputs, output_count);
+  put_results(&p, outputs, output_count, shardings);
   hlo_put(&p, ") {\n");
   hlo_put_promoted(&p, words);
   hlo_put_nodes(&p, 0, p.live.end, 0);

@@ -1,5 +1,6 @@
 /* Copyright The Torus Authors. Licensed under the Apache License, Version 2.0. */
 /* Clients and the figures of their devices. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "pjrt/internal.h"
@@ -101,11 +102,22 @@ static torus_status_t client_init(torus_client_t *client, const torus_client_opt
   return read_devices(client, options);
 }
 
+/* XLA's CPU plugin logs how many devices it makes and which partitioner it uses, each time. It asks
+ * for the level once, when it is loaded; whoever has set one keeps it. */
+static torus_status_t load_quietly(const char *path, const PJRT_Api **out_api) {
+  static const char variable[] = "TF_CPP_MIN_LOG_LEVEL";
+  bool is_set = getenv(variable) != NULL;
+  if (!is_set) setenv(variable, "2", 0);
+  torus_status_t status = torus_pjrt_plugin_load(path, out_api);
+  if (!is_set) unsetenv(variable);
+  return status;
+}
+
 torus_status_t torus_client_create(const torus_client_options_t *options,
                                    torus_client_t **out_client) {
   *out_client = NULL;
   const PJRT_Api *api;
-  TORUS_TRY(torus_pjrt_plugin_load(options->plugin_path, &api));
+  TORUS_TRY(load_quietly(options->plugin_path, &api));
   void *block;
   TORUS_TRY(torus_try_alloc(sizeof(torus_client_t), &block));
   torus_client_t *client = block;

@@ -15,6 +15,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from torch_tpu.distributed.pictures import visualize_sharding
 from torch_tpu.tpu import _utils, memory, random, streams
 from torch_tpu.tpu.devices import (
     DeviceProperties,
@@ -161,6 +162,7 @@ __all__ = [
     "set_stream",
     "stream",
     "synchronize",
+    "visualize_sharding",
 ]
 
 # Submodules that are imported when first asked for.

@@ -1,0 +1,119 @@
+// Copyright The Torus Authors. Licensed under the Apache License, Version 2.0.
+#include "sharding.h"
+
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "tensor.h"
+#include "torus/memory.h"
+
+namespace py = pybind11;
+
+namespace torus {
+namespace {
+
+struct Release {
+  void operator()(torus_value_t *value) const { torus_value_release(value); }
+  void operator()(torus_sharding_t *sharding) const { torus_sharding_release(sharding); }
+};
+using ValuePtr = std::unique_ptr<torus_value_t, Release>;
+using ShardingPtr = std::unique_ptr<torus_sharding_t, Release>;
+
+// Devices, parts of each dimension, and the partitions that hold the pieces.
+using Layout = std::tuple<std::vector<int>, std::vector<int64_t>, std::vector<int>>;
+
+ShardingPtr make_sharding(const Layout &lists) {
+  const auto &[devices, parts, placement] = lists;
+  for (const int device : devices) {
+    TORCH_CHECK_INDEX(device >= 0 && device < device_count(), "there is no device tpu:", device,
+                      "; this process has ", device_count());
+  }
+  TORCH_CHECK_VALUE(placement.empty() || placement.size() == devices.size(), "placement has ",
+                    placement.size(), " entries for ", devices.size(), " devices");
+  const torus_sharding_layout_t layout{static_cast<int>(devices.size()), devices.data(),
+                                       static_cast<int>(parts.size()), parts.data(),
+                                       placement.empty() ? nullptr : placement.data()};
+  torus_sharding_t *sharding = nullptr;
+  check(torus_sharding_create(&layout, &sharding));
+  return ShardingPtr(sharding);
+}
+
+// The elements, dense and row-major.
+ValuePtr read(const at::Tensor &t) {
+  const torus_view_t view = view_of(t);
+  Recording recording(t.device().index());
+  torus_value_t *value = nullptr;
+  check(torus_view_read(engine(), &view, &value));
+  return ValuePtr(value);
+}
+
+torus_value_t *spread_host(const at::Tensor &tensor, torus_sharding_t *sharding) {
+  const at::Tensor host = tensor.cpu().resolve_conj().resolve_neg().contiguous();
+  torus_value_t *value = nullptr;
+  check(torus_value_from_host_sharded(engine(), host.const_data_ptr(),
+                                      to_dtype(host.scalar_type()), static_cast<int>(host.dim()),
+                                      host.sizes().data(), sharding, &value));
+  return value;
+}
+
+torus_value_t *spread_device(const at::Tensor &tensor, torus_sharding_t *sharding) {
+  const ValuePtr own = read(tensor);
+  torus_value_t *value = nullptr;
+  check(torus_value_lay_out(own.get(), sharding, 0, &value));
+  return value;
+}
+
+// A new tensor with the same elements; the caller sees to gradients.
+at::Tensor distribute(const at::Tensor &tensor, const Layout &lists) {
+  const ShardingPtr sharding = make_sharding(lists);
+  const int home = std::get<0>(lists)[0];
+  TORCH_CHECK_VALUE(std::get<1>(lists).size() == static_cast<size_t>(tensor.dim()),
+                    "a layout of ", std::get<1>(lists).size(), " dimensions for a tensor of ",
+                    tensor.dim());
+  torus_value_t *value = tensor.device().type() == kTpu ? spread_device(tensor, sharding.get())
+                                                        : spread_host(tensor, sharding.get());
+  std::vector<int64_t> strides(static_cast<size_t>(tensor.dim()));
+  int64_t stride = 1;
+  for (int64_t d = tensor.dim(); d-- > 0; stride *= tensor.size(d)) strides[d] = stride;
+  return tensor_from_value(value, home, to_dtype(tensor.scalar_type()), tensor.sizes(), strides);
+}
+
+std::optional<Layout> layout_of(const at::Tensor &tensor) {
+  TORCH_CHECK_TYPE(tensor.device().type() == kTpu, "expected a tensor on device \"tpu\", got one on ",
+                   tensor.device());
+  if (tensor.numel() == 0) return std::nullopt;
+  const ValuePtr value = read(tensor);
+  torus_sharding_t *found = nullptr;
+  check(torus_value_sharding(value.get(), &found));
+  if (found == nullptr) return std::nullopt;
+  const ShardingPtr sharding(found);
+  const torus_sharding_layout_t layout = torus_sharding_layout(found);
+  return Layout{{layout.devices, layout.devices + layout.device_count},
+                {layout.parts, layout.parts + layout.rank},
+                {layout.placement, layout.placement + layout.device_count}};
+}
+
+py::bytes last_optimized() {
+  char *bytes = nullptr;
+  size_t size = 0;
+  {
+    py::gil_scoped_release no_gil;
+    check(torus_engine_last_optimized(engine(), &bytes, &size));
+  }
+  py::bytes copy(bytes, size);
+  torus_free(bytes);
+  return copy;
+}
+
+} // namespace
+
+void define_shardings(py::module_ &m) {
+  const auto release = py::call_guard<py::gil_scoped_release>();
+  m.def("_distribute", &distribute, release);
+  m.def("_layout", &layout_of, release);
+  m.def("_last_program_optimized", &last_optimized);
+}
+
+} // namespace torus
