@@ -547,11 +547,10 @@ private:
 
 using Names = std::unordered_map<std::string, std::vector<c10::OperatorName>>;
 
-Names out_overloads() {
+Names all_overloads() {
   Names names;
   for (const c10::OperatorName &name : c10::Dispatcher::singleton().getAllOpNames()) {
-    // Not all are called "out": max.dim_max, topk.values. is_out_of looks at the schema.
-    if (!name.overload_name.empty()) names[name.name].push_back(name);
+    names[name.name].push_back(name);
   }
   return names;
 }
@@ -568,10 +567,23 @@ bool is_out_of(const c10::FunctionSchema &out, const c10::FunctionSchema &functi
   return true;
 }
 
+// Same arguments, of which the first is written.
+bool is_in_place_of(const c10::FunctionSchema &in_place, const c10::FunctionSchema &functional) {
+  const auto &a = functional.arguments();
+  const auto &b = in_place.arguments();
+  if (b.size() != a.size()) return false;
+  for (size_t i = 0; i < b.size(); ++i) {
+    const auto *alias = b[i].alias_info();
+    if ((alias && alias->isWrite()) != (i == 0)) return false;
+    if (a[i].name() != b[i].name() || *a[i].type() != *b[i].type()) return false;
+  }
+  return true;
+}
+
 class Registrar {
 public:
   explicit Registrar(torch::Library &library)
-      : library_(library), out_overloads_(out_overloads()) {}
+      : library_(library), overloads_(all_overloads()) {}
 
   void add(const torus_op_t *op) {
     const std::string name = torus_op_name(op);
@@ -583,22 +595,30 @@ public:
     bind(op, *functional);
     if (base.back() == '_') return;
     if (const auto in_place = find(base + "_", overload)) bind(op, *in_place);
-    const auto outs = out_overloads_.find(base);
-    if (outs == out_overloads_.end()) return;
-    for (const auto &out : outs->second) {
-      const auto handle = find(out.name, out.overload_name);
-      if (handle && is_out_of(handle->schema(), functional->schema())) bind(op, *handle);
-    }
+    // They may have other overload names: max.dim_max, topk.values, pow_.Tensor. The schema tells.
+    bind_those(op, base, functional->schema(), is_out_of);
+    bind_those(op, base + "_", functional->schema(), is_in_place_of);
   }
 
 private:
   torch::Library &library_;
-  Names out_overloads_;
+  Names overloads_;
   std::unordered_map<std::string, bool> bound_;
 
   static std::optional<c10::OperatorHandle> find(const std::string &base,
                                                  const std::string &overload) {
     return c10::Dispatcher::singleton().findSchema({base, overload});
+  }
+
+  void bind_those(const torus_op_t *op, const std::string &name,
+                  const c10::FunctionSchema &functional,
+                  bool (*is_form_of)(const c10::FunctionSchema &, const c10::FunctionSchema &)) {
+    const auto names = overloads_.find(name);
+    if (names == overloads_.end()) return;
+    for (const auto &each : names->second) {
+      const auto handle = find(each.name, each.overload_name);
+      if (handle && is_form_of(handle->schema(), functional)) bind(op, *handle);
+    }
   }
 
   void bind(const torus_op_t *op, const c10::OperatorHandle &handle) {

@@ -69,7 +69,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="let the CPU plugin compile without optimising: about three times faster",
     )
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
-    parser.add_argument("--seconds", type=float, default=60.0, help="limit for one stage")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="limit for one stage, in processor time"
+    )
     parser.add_argument(
         "--resume", metavar="FILE", help="keep verdicts in FILE and do not repeat those it holds"
     )
@@ -102,11 +104,11 @@ def run(arguments: argparse.Namespace) -> int:
     int
         0 if everything compared agrees, 1 if not, 2 for an unknown name or stage.
     """
-    from torus.compat import report
+    from torus.compat import pages, report
 
     try:
         names = _names(arguments.only)
-        settings = _settings(arguments)
+        stages, settings = _settings(arguments)
     except (ImportError, ValueError) as error:
         print(f"torus compat: {error}", file=sys.stderr)
         return 2
@@ -114,10 +116,10 @@ def run(arguments: argparse.Namespace) -> int:
         print("\n".join(names))
         return 0
     with Journal(arguments.resume, _KEY) as journal:
-        rows = _run(names, settings, arguments, journal)
+        rows = _run(names, stages, settings, arguments, journal)
     if arguments.report:
         kept = [r for r in journal.rows.values() if r["mode"] == arguments.mode]
-        report.write(pathlib.Path(arguments.report), kept, arguments.label)
+        pages.write(pathlib.Path(arguments.report), kept, arguments.label, arguments.mode)
     if arguments.json:
         for row in rows:
             print(json.dumps(row))
@@ -148,15 +150,14 @@ def _matches(name: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(short, pattern)
 
 
-def _settings(arguments: argparse.Namespace) -> Row:
+def _settings(arguments: argparse.Namespace) -> tuple[list[str], Row]:
     stages = arguments.stages.split(",")
     for stage in stages:
         if stage not in _STAGES:
             raise ValueError(f"no stage {stage!r}, only {', '.join(_STAGES)}")
     for topology in filter(None, (arguments.compile_for or "").split(",")):
         stages.append(f"compile for {topology}")
-    return {
-        "stages": stages,
+    return stages, {
         "mode": arguments.mode,
         "seconds": arguments.seconds,
         "prelude": arguments.prelude,
@@ -164,39 +165,50 @@ def _settings(arguments: argparse.Namespace) -> Row:
 
 
 def _run(
-    names: list[str], settings: Row, arguments: argparse.Namespace, journal: Journal
+    names: list[str],
+    stages: list[str],
+    settings: Row,
+    arguments: argparse.Namespace,
+    journal: Journal,
 ) -> list[Row]:
     from torus.compat import report
 
     mode = arguments.mode
-    waiting = [name for name in names if _is_waiting(journal.rows.get((name, mode)), arguments)]
+    wanted = {n: _missing(journal.rows.get((n, mode)), stages, arguments.retry) for n in names}
+    requests = [json.dumps({"name": n, "stages": s}) for n, s in wanted.items() if s]
     command = [arguments.python, "-m", "torus.compat.worker", json.dumps(settings)]
-    patience = (len(settings["stages"]) + 1) * arguments.seconds + _GRACE_SECONDS
-
+    patience = 10 * (len(stages) + 1) * arguments.seconds + _GRACE_SECONDS
     environment = {"XLA_FLAGS": _QUICK} if arguments.quick else {}
 
     def start() -> workers.Worker:
         return workers.Worker(command, patience, environment, start='{"name"')
 
-    def on_lost(name: str, error: workers.LostError) -> Row:
+    def on_lost(request: str, error: workers.LostError) -> Row:
         lost = {"verdict": error.verdict, "note": f"the worker: {error}"}
-        return {"name": name, "mode": mode, "stages": {"forward": lost}}
+        return {"name": json.loads(request)["name"], "mode": mode, "stages": {stages[0]: lost}}
 
-    with progress_bar(mode, len(waiting)) as advance:
+    with progress_bar(mode, len(requests)) as advance:
 
         def on_row(row: Row) -> None:
-            journal.add(row)
+            old = journal.rows.get((row["name"], mode), {"stages": {}})
+            journal.add({**row, "stages": {**old["stages"], **row["stages"]}})
             advance(row["name"], report.is_failure(row))
 
         jobs = max(arguments.jobs, 1)
-        workers.run(waiting, start, on_row, on_lost, jobs=jobs, most=_MOST_PER_WORKER)
+        workers.run(requests, start, on_row, on_lost, jobs=jobs, most=_MOST_PER_WORKER)
     return [journal.rows[name, mode] for name in names]
 
 
-def _is_waiting(row: Row | None, arguments: argparse.Namespace) -> bool:
+def _missing(row: Row | None, stages: list[str], retry: bool) -> list[str]:
+    """Return the stages still to be run of an architecture."""
     from torus.compat import report
 
-    return row is None or (arguments.retry and report.is_failure(row))
+    if row is None:
+        return stages
+    if not row["stages"]:  # does not run on the CPU
+        return []
+    failed = dict(report.failures(row)) if retry else {}
+    return [stage for stage in stages if stage not in row["stages"] or stage in failed]
 
 
 def _print(rows: list[Row]) -> None:

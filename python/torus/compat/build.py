@@ -70,7 +70,7 @@ class Subject:
     Attributes
     ----------
     model : torch.nn.Module
-        In evaluation mode.
+        In evaluation mode; it has not run yet.
     inputs : dict
         Arguments of ``forward``.
     recipe : str
@@ -279,7 +279,9 @@ class _Attempt:
     def _forward(self, inputs: Inputs) -> None:
         torch.manual_seed(0)
         with torch.no_grad():
-            results = trees.tensors(self._model(**trees.to_device(inputs, "cpu")))
+            # A copy: models may keep tensors that they made in their first forward pass.
+            model = copy.deepcopy(self._model)
+            results = trees.tensors(model(**trees.to_device(inputs, "cpu")))
         if not results:
             raise NotBuiltError("no tensors among the results")
 

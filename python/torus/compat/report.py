@@ -1,8 +1,10 @@
 # Copyright The Torus Authors. Licensed under the Apache License, Version 2.0.
-"""Verdicts about architectures: what counts, shares, and the pages that say so."""
+"""Verdicts about architectures: what counts, shares, causes."""
 
 from __future__ import annotations
 
+import collections
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -11,6 +13,18 @@ Outcome = dict[str, Any]
 
 FAILURES = ("differs", "error", "timeout", "crash")
 PASSES = ("match", "random")
+# How a note says its cause; what the pattern finds stands at the end of the cause.
+_CAUSES: list[tuple[str, str]] = [
+    (r"(aten::[\w.]+) is not implemented", "no lowering of"),
+    (r"requires the (\w+) library", "needs the package"),
+    (r"(too big)", "no small configuration:"),
+    (r"no (small configuration) of", "not written yet:"),
+    (r"(without a model class)", "configuration"),
+    (r"missing \d+ required positional argument", "inputs not known: forward takes more"),
+    (r"^timeout|^over \d+ s|(?:timeout) while building", "took too long"),
+    (r"ended by (SIG\w+)", "process ended by"),
+    (r"differs? by|integers differ|NaN or infinity|instead of", "other values"),
+]
 
 
 def failures(row: Row) -> Iterator[tuple[str, Outcome]]:
@@ -37,14 +51,49 @@ def stages(rows: Iterable[Row]) -> list[str]:
     return list(dict.fromkeys(stage for row in rows for stage in row["stages"]))
 
 
-def without_fallback(rows: Iterable[Row], stage: str) -> tuple[int, int]:
-    """Return in how many of the architectures that agree no operator ran on the CPU."""
-    agreeing = [
-        row["stages"][stage]
-        for row in rows
-        if row["stages"].get(stage, {}).get("verdict") in PASSES
-    ]
-    return sum(not found.get("fallbacks") for found in agreeing), len(agreeing)
+def without_fallback(rows: Iterable[Row], stage: str) -> int:
+    """Return in how many architectures a stage agrees and no operator ran on the CPU."""
+    found = (row["stages"].get(stage, {}) for row in rows)
+    return sum(f.get("verdict") in PASSES and not f.get("fallbacks") for f in found)
+
+
+def fallbacks(rows: Iterable[Row]) -> dict[str, list[str]]:
+    """Return the operators that ran on the CPU, with the names of architectures."""
+    found: dict[str, dict[str, None]] = collections.defaultdict(dict)
+    for row in rows:
+        for outcome in row["stages"].values():
+            for operator in outcome.get("fallbacks", ()):
+                found[operator][row["name"]] = None
+    return {k: list(v) for k, v in sorted(found.items(), key=lambda item: -len(item[1]))}
+
+
+def cause(note: str) -> str:
+    """Return the group that a failure with this note belongs to."""
+    for pattern, text in _CAUSES:
+        found = re.search(pattern, note)
+        if found:
+            return " ".join(filter(None, (text, *found.groups()))).strip()
+    return re.sub(r"\d+", "N", note.split(" || ")[0])[:80] or "unknown"
+
+
+def by_cause(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return names by the cause of their notes, the most frequent cause first.
+
+    Parameters
+    ----------
+    pairs : iterable of (str, str)
+        Name and note.
+    """
+    groups: dict[str, list[str]] = collections.defaultdict(list)
+    for name, note in pairs:
+        groups[cause(note)].append(name)
+    return dict(sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])))
+
+
+def not_run(rows: Iterable[Row]) -> dict[str, list[str]]:
+    """Return the architectures that do not run on the CPU, by cause."""
+    pairs = ((row["name"], row.get("note", "")) for row in rows if not row["stages"])
+    return by_cause(pairs)
 
 
 def summary(rows: list[Row]) -> list[str]:
@@ -53,7 +102,7 @@ def summary(rows: list[Row]) -> list[str]:
     lines = [f"{len(ran)} of {len(rows)} architectures run on the CPU"]
     for stage in stages(rows):
         passed, tried = share(rows, stage)
-        clean, _ = without_fallback(rows, stage)
+        clean = without_fallback(rows, stage)
         lines.append(
             f"{stage}: {passed} of {tried} agree ({passed / max(tried, 1):.1%}), "
             f"{clean} without a fallback ({clean / max(tried, 1):.1%})"

@@ -453,6 +453,9 @@ def _ones(_: dict[str, Any], __: str, value: Any) -> Any:
 
 
 _NARROW: list[tuple[re.Pattern[str], Callable[[dict[str, Any], str, Any], Any]]] = [
+    # With few heads the scores of sparse attention tie at 0, and which of the equal ones are among
+    # the greatest is free.
+    (re.compile(r"^index_n_heads$"), _at_most(64)),
     (_KEY_VALUE_HEADS, _key_value_heads),
     (_HEADS, _heads),
     (_HEAD_SIZE, _head_size),

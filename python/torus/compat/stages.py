@@ -143,6 +143,7 @@ class Runner:
     def __init__(self, subject: Subject, compiled: bool = False) -> None:
         self._subject = subject
         self._compiled = compiled
+        self._on_cpu = copy.deepcopy(subject.model)
         self._on_device: Any = None
 
     def _model(self) -> Any:
@@ -159,8 +160,8 @@ class Runner:
     def forward(self) -> Found:
         """Compare every tensor of a forward pass."""
         subject, found = self._subject, Found()
-        expected = _forward(subject.model, trees.to_device(subject.inputs, "cpu"), 0)
-        again = _forward(subject.model, trees.to_device(subject.inputs, "cpu"), 7)
+        expected = _forward(self._on_cpu, trees.to_device(subject.inputs, "cpu"), 0)
+        again = _forward(self._on_cpu, trees.to_device(subject.inputs, "cpu"), 7)
         random = not trees.compare(again, expected).within(1e-5)
         with measure(found):
             inputs = trees.to_device(subject.inputs, DEVICE)
@@ -182,10 +183,9 @@ class Runner:
         """Compare the tokens of a greedy generation."""
         if not self._generates():
             return Found("none")
-        model, inputs = self._subject.model, self._prompt()
-        found = Found()
+        inputs, found = self._prompt(), Found()
         try:
-            expected = _generate(model, trees.to_device(inputs, "cpu"))
+            expected = _generate(self._on_cpu, trees.to_device(inputs, "cpu"))
         except Exception as error:  # the model asks for other inputs
             return Found("cpu", as_error(error))
         with measure(found):

@@ -2,14 +2,16 @@
 """Child process that runs architectures, each in a process of its own.
 
 ``python -m torus.compat.worker SETTINGS``, where the settings are those of `Settings` as JSON.
-Names come on standard input, one a line; for each it prints a line of JSON. PyTorch and
-Transformers are imported once, and the process is copied for each name: a crash or a stage that
-takes too long is its verdict.
+Requests come on standard input, one a line, as JSON: ``name``, and the ``stages`` to run, among
+"forward", "generate", "train", "denoise" and "compile for TOPOLOGY". For each it prints a line of
+JSON. PyTorch and Transformers are imported once, and the process is copied for each request: a
+crash or a stage that takes too long is its verdict.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import importlib
 import json
@@ -27,31 +29,31 @@ Row = dict[str, Any]
 
 _MOST_BYTES = 8 << 30
 _BUILD = "build"
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+# A stage may take so many times its limit on the clock.
+_PATIENCE = 10
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What to run.
+    """How to run.
 
     Attributes
     ----------
-    stages : tuple of str
-        Among "forward", "generate", "train", "denoise" and "compile for TOPOLOGY".
     mode : str
         "eager" (windows of operators), "strict" (one operator at a time), or "compile".
     seconds : float
-        Limit for each stage.
+        Limit for each stage, in processor time; in a busy machine it may take ten times as long.
     prelude : str
         File of Python to run before the device is used; empty for none.
     """
 
-    stages: tuple[str, ...] = ("forward",)
     mode: str = "eager"
     seconds: float = 60.0
     prelude: str = ""
 
 
-def _run(name: str, settings: Settings, out: int) -> None:
+def _run(request: Row, settings: Settings, out: int) -> None:
     """Run the stages of one architecture and write what comes out as it comes."""
 
     def tell(row: Row) -> None:
@@ -62,16 +64,14 @@ def _run(name: str, settings: Settings, out: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (_MOST_BYTES, _MOST_BYTES))
     tell({"begin": _BUILD})
     try:
-        case = cases.load(name)
+        case = cases.load(request["name"])
     except Exception as error:  # whatever a constructor raises
         verdict = "no model" if type(error).__name__ == "NoModelError" else "cpu"
         tell({"end": _BUILD, "verdict": verdict, "note": stages.as_error(error)})
         return
     tell({"end": _BUILD, "verdict": "match", **case.describe()})
     _prepare_device(settings)
-    for stage in settings.stages:
-        if stage not in case.stages and not stage.startswith("compile for"):
-            continue
+    for stage in request["stages"]:
         tell({"begin": stage})
         tell({"end": stage, **_run_stage(case, stage, settings)})
 
@@ -79,6 +79,8 @@ def _run(name: str, settings: Settings, out: int) -> None:
 def _run_stage(case: Any, stage: str, settings: Settings) -> Row:
     from torus.compat import stages
 
+    if stage not in case.stages:
+        return {"verdict": "none"}
     try:
         return case.run(stage, settings.mode == "compile").row()
     except Exception as error:  # whatever a backend may raise is its verdict
@@ -99,27 +101,27 @@ def _prepare_device(settings: Settings) -> None:
 class _Run:
     """The copied process of one architecture, seen from outside."""
 
-    def __init__(self, name: str, settings: Settings) -> None:
+    def __init__(self, request: Row, settings: Settings) -> None:
         self._seconds = settings.seconds
-        self._row: Row = {"name": name, "mode": settings.mode, "stages": {}}
+        self._row: Row = {"name": request["name"], "mode": settings.mode, "stages": {}}
         self._stage = _BUILD
         self._rest = b""
         self._reader, writer = os.pipe()
         self._child = os.fork()
         if self._child == 0:
             os.close(self._reader)
-            _be_the_child(name, settings, writer)
+            _be_the_child(request, settings, writer)
         os.close(writer)
 
     def row(self) -> Row:
         """Read until the process ends or takes too long."""
         start = time.monotonic()
-        verdict = self._read()
-        if verdict:
+        late = self._read()
+        if late:
             os.kill(self._child, signal.SIGKILL)
         _, status = os.waitpid(self._child, 0)
         os.close(self._reader)
-        if verdict:
+        if late:
             self._lose("timeout", f"over {self._seconds:.0f} s")
         elif status:
             self._lose("crash", _describe(status))
@@ -127,19 +129,21 @@ class _Run:
         return self._row
 
     def _read(self) -> bool:
-        """Return whether the time ran out; it begins anew with every stage."""
-        end = time.monotonic() + self._seconds
+        """Return whether a stage took too long."""
+        used, start = _processor_seconds(self._child), time.monotonic()
         while True:
-            left = end - time.monotonic()
-            if left <= 0 or not select.select([self._reader], [], [], left)[0]:
+            late = time.monotonic() - start > _PATIENCE * self._seconds
+            if late or _processor_seconds(self._child) - used > self._seconds:
                 return True
+            if not select.select([self._reader], [], [], 1.0)[0]:
+                continue
             block = os.read(self._reader, 65536)
             if not block:
                 return False
             *lines, self._rest = (self._rest + block).split(b"\n")
             for line in lines:
                 self._take(json.loads(line))
-                end = time.monotonic() + self._seconds
+            used, start = _processor_seconds(self._child), time.monotonic()
 
     def _take(self, message: Row) -> None:
         if "begin" in message:
@@ -160,22 +164,34 @@ class _Run:
             self._row["stages"][self._stage or "exit"] = lost
 
 
+def _processor_seconds(process: int) -> float:
+    """Return the processor time of a child process, of all its threads."""
+    try:
+        text = pathlib.Path(f"/proc/{process}/stat").read_text("ascii")
+    except OSError:
+        return 0.0
+    user, system = text.rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
 def _describe(status: int) -> str:
     if os.WIFSIGNALED(status):
         return f"ended by {signal.Signals(os.WTERMSIG(status)).name}"
     return f"exit status {os.waitstatus_to_exitcode(status)}"
 
 
-def _be_the_child(name: str, settings: Settings, writer: int) -> None:
+def _be_the_child(request: Row, settings: Settings, writer: int) -> None:
     """Never returns. What the architecture prints goes nowhere."""
     code = 1
     try:
+        # Not to outlive the process that watches the time.
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
         nowhere = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1):
             os.dup2(nowhere, stream)
         if not os.environ.get("TORUS_COMPAT_STDERR"):
             os.dup2(nowhere, 2)
-        _run(name, settings, writer)
+        _run(request, settings, writer)
         code = 0
     except BaseException:
         import traceback
@@ -202,7 +218,7 @@ def main() -> None:
         importlib.import_module("transformers.generation")
         importlib.import_module("transformers.models.auto.modeling_auto")
     for line in sys.stdin:
-        print(json.dumps(_Run(line.strip(), settings).row()), flush=True)
+        print(json.dumps(_Run(json.loads(line), settings).row()), flush=True)
 
 
 if __name__ == "__main__":

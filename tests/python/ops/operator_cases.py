@@ -66,6 +66,15 @@ def _is_out_of(out: torch.FunctionSchema, functional: torch.FunctionSchema) -> b
     )
 
 
+def _is_in_place_of(in_place: torch.FunctionSchema, functional: torch.FunctionSchema) -> bool:
+    own, other = functional.arguments, in_place.arguments
+    return len(own) == len(other) and all(
+        (b.alias_info is not None and b.alias_info.is_write) == (i == 0)
+        and (a.name, str(a.type)) == (b.name, str(b.type))
+        for i, (a, b) in enumerate(zip(own, other, strict=True))
+    )
+
+
 @functools.cache
 def native_operators() -> dict[str, frozenset[str]]:
     """Each operator of the table with the overloads that its lowering serves."""
@@ -80,6 +89,8 @@ def native_operators() -> dict[str, frozenset[str]]:
             served.add(f"{base}_.{overload}" if overload else f"{base}_")
         if functional is not None:
             served.update(_overload(s) for s in _schemas(base) if _is_out_of(s, functional))
+            in_place = _schemas(f"{base}_")
+            served.update(_overload(s) for s in in_place if _is_in_place_of(s, functional))
         table[name] = frozenset(served)
     return table
 

@@ -211,6 +211,8 @@ def test_in_place_and_out(mode: str) -> None:
         return x
 
     check(in_place, wave(3, 3), unit(3))
+    # Their functional forms have other overload names.
+    check(lambda x, y: [x.clone().floor_divide_(y), x.clone().pow_(y)], unit(3, 3), unit(3))
 
     def out(x):
         result = torch.empty(0, device=x.device)
