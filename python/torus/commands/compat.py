@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
+import os
 import pathlib
 import sys
 from typing import Any
@@ -129,6 +130,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _names(only: str | None) -> list[str]:
+    # Libraries say at their import what else could be installed.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     from torus.compat import cases
 
     names = cases.names()
@@ -151,17 +154,32 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def _settings(arguments: argparse.Namespace) -> tuple[list[str], Row]:
-    stages = arguments.stages.split(",")
+    stages = list(filter(None, arguments.stages.split(",")))
     for stage in stages:
         if stage not in _STAGES:
             raise ValueError(f"no stage {stage!r}, only {', '.join(_STAGES)}")
-    for topology in filter(None, (arguments.compile_for or "").split(",")):
-        stages.append(f"compile for {topology}")
+    stages += _compile_stages(arguments.compile_for)
     return stages, {
         "mode": arguments.mode,
         "seconds": arguments.seconds,
         "prelude": arguments.prelude,
     }
+
+
+def _compile_stages(topologies: str | None) -> list[str]:
+    """Return a stage for each topology."""
+    if not topologies:
+        return []
+    from torch_tpu import aot
+
+    from torus.compat import cases
+
+    names = topologies.split(",")
+    if not aot.topologies.is_available():
+        raise ImportError("the TPU compiler is missing: pip install libtpu")
+    for name in names:
+        aot.describe(name)
+    return [f"{cases.COMPILE_FOR}{name}" for name in names]
 
 
 def _run(

@@ -148,7 +148,7 @@ def _replace_timm(config: Any) -> None:
 
 def _keep_padding_inside(config: Any) -> None:
     """Replace a padding token outside the vocabulary, which an embedding refuses."""
-    size, padding = getattr(config, "vocab_size", None), getattr(config, "pad_token_id", None)
+    size, padding = _get(config, "vocab_size"), _get(config, "pad_token_id")
     if is_int(size) and is_int(padding) and padding >= size:
         config.pad_token_id = 0
 
@@ -161,6 +161,11 @@ def _get(config: Any, name: str, default: Any = None) -> Any:
         return getattr(config, name, default)
     except Exception:  # an attribute that each layer has for itself
         return default
+
+
+def _whole(config: Any, name: str) -> int | None:
+    value = _get(config, name)
+    return value if is_int(value) else None
 
 
 def _hidden(config: Any) -> int | None:
@@ -201,7 +206,7 @@ def _couple_state_space(config: Any, _: Recipe) -> dict[str, Any]:
         if is_int(_get(config, "mamba_d_ssm")):
             new["mamba_d_ssm"] = inner
     mamba = "mamba" in config.model_type or "nemotron_h" in config.model_type
-    if mamba and is_int(_get(config, "n_groups")) and config.n_groups > 2:
+    if mamba and (_whole(config, "n_groups") or 0) > 2:
         new["n_groups"] = 2
     return new
 
@@ -210,10 +215,8 @@ def _couple_heads(config: Any, recipe: Recipe) -> dict[str, Any]:
     new: dict[str, Any] = {}
     hidden, heads = _hidden(config), _get(config, "num_attention_heads")
     if hidden and is_int(heads) and heads:
-        if "head_dim" in config.__dict__ and config.head_dim is None and hidden % heads == 0:
-            new["head_dim"] = hidden // heads
-        if "num_key_value_heads" in config.__dict__ and config.num_key_value_heads is None:
-            new["num_key_value_heads"] = heads
+        derived = {"head_dim": hidden // heads, "num_key_value_heads": heads}
+        new |= {k: v for k, v in derived.items() if _get(config, k, 0) is None}
     both = [_get(config, "qk_nope_head_dim"), _get(config, "qk_rope_head_dim")]
     if is_int(_get(config, "qk_head_dim")) and all(map(is_int, both)):
         new["qk_head_dim"] = sum(both)
@@ -227,7 +230,7 @@ def _couple_sizes(config: Any, recipe: Recipe) -> dict[str, Any]:
     new: dict[str, Any] = {}
     if is_int(_get(config, "index_topk")):
         new["index_topk"] = 8
-    if is_int(_get(config, "sliding_window")) and config.sliding_window > 64:
+    if (_whole(config, "sliding_window") or 0) > 64:
         new["sliding_window"] = 8
     if recipe.narrow and is_int(_get(config, "mm_tokens_per_image")):
         new["mm_tokens_per_image"] = 4
@@ -235,14 +238,14 @@ def _couple_sizes(config: Any, recipe: Recipe) -> dict[str, Any]:
         new["upsample_groups"] = _hidden(config)
     if is_int(_get(config, "n_routed_experts")) and _get(config, "num_experts_per_tok", 2) is None:
         new["num_experts_per_tok"] = 2
-    if is_int(_get(config, "num_kv_shared_layers")) and config.num_kv_shared_layers > 0:
+    if _whole(config, "num_kv_shared_layers"):
         new["num_kv_shared_layers"] = 0
     return new
 
 
 def _head_size(config: Any) -> int | None:
     if is_int(_get(config, "head_dim")):
-        return config.head_dim
+        return _get(config, "head_dim")
     hidden, heads = _hidden(config), _get(config, "num_attention_heads")
     return hidden // heads if hidden and is_int(heads) and heads else None
 

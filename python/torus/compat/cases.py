@@ -16,14 +16,18 @@ from torus.compat.trees import Named
 
 Row = dict[str, Any]
 
+# Before the name of a topology: the stage that asks the TPU compiler.
+COMPILE_FOR = "compile for "
+
 
 class Case(Protocol):
     """One architecture, made on the CPU."""
 
-    stages: tuple[str, ...]
-
     def describe(self) -> Row:
         """Return class, parameters, recipe and names of the inputs."""
+
+    def has(self, stage: str) -> bool:
+        """Return whether there is such a stage."""
 
     def run(self, stage: str, compiled: bool) -> Found:
         """Run one stage on both devices."""
@@ -35,7 +39,7 @@ class ModelCase:
     def __init__(
         self, subject: Any, stages: tuple[str, ...] = ("forward", "generate", "train")
     ) -> None:
-        self.stages = stages
+        self._stages = stages
         self._subject = subject
         self._runner: Any = None
 
@@ -53,7 +57,13 @@ class ModelCase:
         from torus.compat.stages import Runner
 
         self._runner = self._runner or Runner(self._subject, compiled)
+        if stage.startswith(COMPILE_FOR):
+            return self._runner.compile_for(stage.removeprefix(COMPILE_FOR))
         return getattr(self._runner, stage)()
+
+    def has(self, stage: str) -> bool:
+        """Return whether there is such a stage."""
+        return stage in self._stages or stage.startswith(COMPILE_FOR)
 
 
 class LoopCase:
@@ -67,8 +77,6 @@ class LoopCase:
         Runs the loop on a device and returns tensors by name.
     """
 
-    stages = ("denoise",)
-
     def __init__(self, cls: str, parameters: int, loop: Callable[[str], Named]) -> None:
         self._about = {"class": cls, "parameters": parameters, "recipe": "", "inputs": []}
         self._loop = loop
@@ -78,6 +86,10 @@ class LoopCase:
     def describe(self) -> Row:
         """Return class and parameters."""
         return self._about
+
+    def has(self, stage: str) -> bool:
+        """Return whether there is such a stage."""
+        return stage == "denoise"
 
     def run(self, stage: str, compiled: bool) -> Found:
         """Compare the ends of the loop on both devices."""

@@ -23,6 +23,7 @@ _CAUSES: list[tuple[str, str]] = [
     (r"missing \d+ required positional argument", "inputs not known: forward takes more"),
     (r"^timeout|^over \d+ s|(?:timeout) while building", "took too long"),
     (r"ended by (SIG\w+)", "process ended by"),
+    (r"NotBuiltError: [^:]*: (\w+(?:Error|Exception))", "not built:"),
     (r"differs? by|integers differ|NaN or infinity|instead of", "other values"),
 ]
 

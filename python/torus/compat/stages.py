@@ -203,6 +203,25 @@ class Runner:
         inputs = {k: v for k, v in self._subject.inputs.items() if not k.startswith("decoder_")}
         return inputs if any(key in inputs for key in keys) else {}
 
+    # The TPU compiler.
+
+    def compile_for(self, topology: str) -> Found:
+        """Have the TPU compiler compile the forward pass as one program."""
+        from torch_tpu import aot
+
+        found, inputs = Found(programs=1), trees.to_device(self._subject.inputs, DEVICE)
+        try:
+            with torch.no_grad():
+                text = aot.lower(self._model(), **inputs).text
+        except aot.NotLowered as error:  # it waits for a value, so that it is several programs
+            return Found("none", as_error(error))
+        try:
+            compiled = aot.compile_text(text, topology, serialize=False)
+            found.seconds = round(compiled.seconds, 2)
+        except aot.CompilationRefused as error:
+            found.verdict, found.note = "error", as_error(error)
+        return found
+
     # Training.
 
     def train(self) -> Found:

@@ -27,7 +27,7 @@ from typing import Any
 
 Row = dict[str, Any]
 
-_MOST_BYTES = 8 << 30
+_MOST_BYTES = 12 << 30
 _BUILD = "build"
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 # A stage may take so many times its limit on the clock.
@@ -70,16 +70,17 @@ def _run(request: Row, settings: Settings, out: int) -> None:
         tell({"end": _BUILD, "verdict": verdict, "note": stages.as_error(error)})
         return
     tell({"end": _BUILD, "verdict": "match", **case.describe()})
-    _prepare_device(settings)
-    for stage in request["stages"]:
+    for number, stage in enumerate(request["stages"]):
         tell({"begin": stage})
+        if number == 0:
+            _prepare_device(settings)
         tell({"end": stage, **_run_stage(case, stage, settings)})
 
 
 def _run_stage(case: Any, stage: str, settings: Settings) -> Row:
     from torus.compat import stages
 
-    if stage not in case.stages:
+    if not case.has(stage):
         return {"verdict": "none"}
     try:
         return case.run(stage, settings.mode == "compile").row()
@@ -150,7 +151,6 @@ class _Run:
             self._stage = message["begin"]
             return
         stage = message.pop("end")
-        self._stage = ""
         if stage == _BUILD:
             self._row |= message
         else:
@@ -161,7 +161,7 @@ class _Run:
         if self._stage == _BUILD:
             self._row |= {"verdict": "cpu", "note": f"{verdict} while building: {note}"}
         else:
-            self._row["stages"][self._stage or "exit"] = lost
+            self._row["stages"][self._stage] = lost
 
 
 def _processor_seconds(process: int) -> float:
