@@ -72,7 +72,7 @@ def vae(channels: int = 4, **options: Any) -> nn.Module:
     )
 
 
-def stable_diffusion(scheduler: Any = None) -> Any:
+def stable_diffusion() -> Any:
     unet = seeded(
         diffusers.UNet2DConditionModel,
         sample_size=16,
@@ -86,7 +86,7 @@ def stable_diffusion(scheduler: Any = None) -> Any:
         diffusers.StableDiffusionPipeline(
             unet=unet,
             vae=vae(),
-            scheduler=scheduler or diffusers.DDIMScheduler(),
+            scheduler=diffusers.DDIMScheduler(clip_sample=False, steps_offset=1),
             text_encoder=text_encoder(),
             tokenizer=words(),
             safety_checker=None,

@@ -11,13 +11,7 @@ from pathlib import Path
 
 import pytest
 
-MODELS = [
-    "resnet10t",
-    "vit_tiny_patch16_224",
-    "convnext_atto",
-    "mobilenetv3_small_050",
-    "mixer_s32_224",
-]
+MODELS = ["resnet10t", "vit_tiny_patch16_224", "convnext_atto"]
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +25,7 @@ def outcome() -> dict[str, dict[str, float]]:
         env={**os.environ, "PYTHONPATH": str(folder)},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=600,
     )
     assert result.returncode == 0, result.stdout + result.stderr
     return json.loads(result.stdout.splitlines()[-1])

@@ -26,13 +26,11 @@ MODELS = {
     "resnet10t": {"num_classes": 5},
     "vit_tiny_patch16_224": {"img_size": 32, "depth": 2, "embed_dim": 32, "num_heads": 4},
     "convnext_atto": {"depths": (1,) * 4, "dims": (8, 8, 16, 16), "num_classes": 5},
-    "mobilenetv3_small_050": {"num_classes": 5},
-    "mixer_s32_224": {"img_size": 64, "num_blocks": 2, "embed_dim": 32, "num_classes": 5},
 }
 
 
 def size_of(options: dict[str, object]) -> int:
-    return int(options.get("img_size", 64))
+    return int(options.get("img_size", 32))
 
 
 def step(model: torch.nn.Module, device: str, size: int) -> list[torch.Tensor]:
