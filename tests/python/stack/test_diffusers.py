@@ -251,29 +251,50 @@ def test_training_a_unet() -> None:
     assert results[1] == pytest.approx(results[0], rel=1e-3)
 
 
-def test_lora(tmp_path: Path) -> None:
-    """An adapter trained on the device is saved, loaded, scaled, fused and taken out again."""
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, torch.Tensor]:
+    """Train an adapter on the device; give the folder it was saved to and what it paints."""
     peft = pytest.importorskip("peft")
     pipeline = diffusion.stable_diffusion().to("tpu")
-    plain = diffusion.paint(pipeline)
     pipeline.unet.requires_grad_(False)
+    torch.manual_seed(0)
     config = peft.LoraConfig(r=2, target_modules=["to_q", "to_v"], init_lora_weights=False)
     pipeline.unet.add_adapter(config)
-    train_unet(pipeline, pipeline.unet)
-    with_adapter = diffusion.paint(pipeline)
-    assert not torch.allclose(with_adapter, plain, atol=1e-3)
-
+    train_unet(pipeline, pipeline.unet, steps=1)
+    folder = tmp_path_factory.mktemp("adapter")
     diffusers.StableDiffusionPipeline.save_lora_weights(
-        tmp_path, unet_lora_layers=peft.get_peft_model_state_dict(pipeline.unet)
+        folder, unet_lora_layers=peft.get_peft_model_state_dict(pipeline.unet)
     )
-    for device in parts.DEVICES:
-        again = diffusion.stable_diffusion().to(device)
-        again.load_lora_weights(str(tmp_path), weight_name="pytorch_lora_weights.safetensors")
-        assert_same_picture(diffusion.paint(again), with_adapter)
-    again.fuse_lora()
-    assert_same_picture(diffusion.paint(again), with_adapter)
-    again.unfuse_lora()
-    again.set_adapters(again.get_active_adapters(), adapter_weights=[0.0])
-    assert_same_picture(diffusion.paint(again), plain)
-    again.unload_lora_weights()
-    assert_same_picture(diffusion.paint(again), plain)
+    return folder, diffusion.paint(pipeline)
+
+
+def with_adapter(folder: Path, device: str) -> Any:
+    pipeline = diffusion.stable_diffusion().to(device)
+    pipeline.load_lora_weights(str(folder), weight_name="pytorch_lora_weights.safetensors")
+    return pipeline
+
+
+@pytest.mark.parametrize("device", parts.DEVICES)
+def test_loading_a_lora(adapter: tuple[Path, torch.Tensor], device: str) -> None:
+    folder, expected = adapter
+    assert_same_picture(diffusion.paint(with_adapter(folder, device)), expected)
+
+
+def test_fusing_a_lora(adapter: tuple[Path, torch.Tensor]) -> None:
+    folder, expected = adapter
+    pipeline = with_adapter(folder, "tpu")
+    pipeline.fuse_lora()
+    assert_same_picture(diffusion.paint(pipeline), expected)
+    pipeline.unfuse_lora()
+    assert_same_picture(diffusion.paint(pipeline), expected)
+
+
+def test_taking_a_lora_out(adapter: tuple[Path, torch.Tensor]) -> None:
+    folder, expected = adapter
+    plain = diffusion.paint(diffusion.stable_diffusion().to("tpu"))
+    assert not torch.allclose(plain, expected, atol=1e-3)
+    pipeline = with_adapter(folder, "tpu")
+    pipeline.set_adapters(pipeline.get_active_adapters(), adapter_weights=[0.0])
+    assert_same_picture(diffusion.paint(pipeline), plain)
+    pipeline.unload_lora_weights()
+    assert_same_picture(diffusion.paint(pipeline), plain)
