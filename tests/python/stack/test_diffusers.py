@@ -258,7 +258,9 @@ def adapter(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, torch.Tenso
     pipeline = diffusion.stable_diffusion().to("tpu")
     pipeline.unet.requires_grad_(False)
     torch.manual_seed(0)
-    config = peft.LoraConfig(r=2, target_modules=["to_q", "to_v"], init_lora_weights=False)
+    # The file keeps no alpha: the reader takes the rank for it.
+    layers = ["to_q", "to_v"]
+    config = peft.LoraConfig(r=2, lora_alpha=2, target_modules=layers, init_lora_weights=False)
     pipeline.unet.add_adapter(config)
     train_unet(pipeline, pipeline.unet, steps=1)
     folder = tmp_path_factory.mktemp("adapter")
