@@ -23,6 +23,9 @@ pytest.importorskip("libcst")
 from torus import cli
 from torus.migrate import migrate_source
 
+# Nearly all of it is compiling, which takes its time on a busy machine.
+pytestmark = pytest.mark.timeout(1500)
+
 PATTERNS = Path(__file__).with_name("patterns")
 NAMES = sorted(path.stem for path in PATTERNS.glob("*.py"))
 
@@ -53,7 +56,7 @@ def run_python(arguments: list[str], folder: Path, devices: int = 1, given: str 
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
