@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import pytest
 import torch
@@ -65,3 +68,25 @@ def run_python(tmp_path) -> RunPython:
         return result
 
     return run
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[], Any]], Any]:
+    """Return a function that computes something once for all processes of a test run.
+
+    ``once(name, make)`` returns what ``make()``, called in the process that came first, returned;
+    it must be fit for JSON. The others wait.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+
+    def compute(name: str, make: Callable[[], Any]) -> Any:
+        kept = folder / f"{name}.json"
+        with open(folder / f"{name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not kept.exists():
+                kept.write_text(json.dumps(make()), "utf-8")
+        return json.loads(kept.read_text("utf-8"))
+
+    return compute

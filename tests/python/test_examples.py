@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 import wave
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -98,18 +99,23 @@ def write_voice(path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Run all examples; return what each printed."""
-    folder = tmp_path_factory.mktemp("examples")
-    (folder / "notes.txt").write_text(NOTES)
-    write_voice(folder / "voice.wav")
-    outcomes = run([[str(EXAMPLES / f"{name}.py"), *RUNS[name]] for name in NAMES], folder)
-    printed = {}
-    for name, outcome in zip(NAMES, outcomes, strict=True):
-        assert outcome["status"] == 0, f"{name}\n{outcome['output']}"
-        printed[name] = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", outcome["output"])
-    printed["folder"] = str(folder)
-    return printed
+def outputs(
+    tmp_path_factory: pytest.TempPathFactory, once: Callable[[str, Callable[[], Any]], Any]
+) -> dict[str, str]:
+    """Run all examples; return what each printed, and the folder they ran in."""
+
+    def make() -> dict[str, str]:
+        folder = tmp_path_factory.mktemp("examples")
+        (folder / "notes.txt").write_text(NOTES)
+        write_voice(folder / "voice.wav")
+        outcomes = run([[str(EXAMPLES / f"{name}.py"), *RUNS[name]] for name in NAMES], folder)
+        printed = {"folder": str(folder)}
+        for name, outcome in zip(NAMES, outcomes, strict=True):
+            assert outcome["status"] == 0, f"{name}\n{outcome['output']}"
+            printed[name] = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", outcome["output"])
+        return printed
+
+    return once("examples", make)
 
 
 def test_every_example_runs_here() -> None:

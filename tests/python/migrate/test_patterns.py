@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,29 +81,42 @@ def run_all(programs: dict[str, Path], folder: Path, *options: str) -> Results:
     return found
 
 
+Once = Callable[[str, Callable[[], Any]], Any]
+
+
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def programs(tmp_path_factory: pytest.TempPathFactory, once: Once) -> dict[str, Path]:
     """Migrate copies of all programs with the command; return where they are."""
-    folder = tmp_path_factory.mktemp("migrated")
-    for name in NAMES:
-        (folder / f"{name}.py").write_bytes((PATTERNS / f"{name}.py").read_bytes())
-    with contextlib.redirect_stdout(io.StringIO()) as output:
-        assert cli.main(["migrate", "--write", "--json", str(folder)]) == 0
-    report = json.loads(output.getvalue())
-    assert report["todo"] == []
-    assert [Path(file["path"]).stem for file in report["files"] if file["written"]] == NAMES
-    return {name: folder / f"{name}.py" for name in NAMES}
+
+    def make() -> dict[str, str]:
+        folder = tmp_path_factory.mktemp("migrated")
+        for name in NAMES:
+            (folder / f"{name}.py").write_bytes((PATTERNS / f"{name}.py").read_bytes())
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            assert cli.main(["migrate", "--write", "--json", str(folder)]) == 0
+        report = json.loads(output.getvalue())
+        assert report["todo"] == []
+        assert [Path(file["path"]).stem for file in report["files"] if file["written"]] == NAMES
+        return {name: str(folder / f"{name}.py") for name in NAMES}
+
+    return {name: Path(path) for name, path in once("migrated", make).items()}
 
 
 @pytest.fixture(scope="module")
-def results(programs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Results:
+def results(
+    programs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, once: Once
+) -> Results:
     """What the migrated programs found."""
-    folder = tmp_path_factory.mktemp("results")
-    alone = {name: path for name, path in programs.items() if name not in SPAWNING}
-    found = run_all(alone, folder)
-    for name, devices in SPAWNING.items():
-        found[name] = read_result(run_python([str(programs[name])], folder, devices))
-    return found
+
+    def make() -> Results:
+        folder = tmp_path_factory.mktemp("results")
+        alone = {name: path for name, path in programs.items() if name not in SPAWNING}
+        found = run_all(alone, folder)
+        for name, devices in SPAWNING.items():
+            found[name] = read_result(run_python([str(programs[name])], folder, devices))
+        return found
+
+    return once("migrated-results", make)
 
 
 CHECKS = {
