@@ -238,9 +238,13 @@ _STEPS: dict[str, Callable[..., Callable[..., Any]]] = {
 
 
 def _checkpoint_layers(model: Any) -> None:
-    if not hasattr(model, "gradient_checkpointing_enable"):
+    # Transformers' name, and Diffusers'.
+    for name in ("activation_checkpointing_enable", "gradient_checkpointing_enable"):
+        if hasattr(model, name):
+            getattr(model, name)()
+            break
+    else:
         raise SourceError("--remat needs a model of Transformers or Diffusers")
-    model.gradient_checkpointing_enable()
     for module in model.modules():
         if hasattr(module, "_gradient_checkpointing_func"):
             module._gradient_checkpointing_func = _checkpointed

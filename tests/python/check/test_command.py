@@ -110,6 +110,27 @@ def test_mixed_precision_computes_in_bfloat16(tiny: pathlib.Path) -> None:
     assert found.products["bf16"] > 0.9 * found.flops
 
 
+def test_recomputed_layers_are_kept_apart(tiny: pathlib.Path) -> None:
+    from torus.check.analysis import analyse
+
+    _, once = lower(tiny, step.Request("train", 2, 64))
+    _, twice = lower(tiny, step.Request("train", 2, 64, remat=True))
+    assert "optimization_barrier" not in once.text
+    assert analyse(twice.text).operations["optimization_barrier"] >= TINY["num_hidden_layers"]
+    # The layers' forward products come a second time; those of the head and the gradients do not.
+    assert 1.1 < analyse(twice.text).flops / analyse(once.text).flops < 4 / 3
+
+
+def test_plans_pin_activations(tiny: pathlib.Path) -> None:
+    _, lowered = lower(tiny, step.Request("train", 8, 64))
+    text = plan.make("fsdp", 8, 8).apply(lowered)
+    assert "mhlo.num_partitions = 8" in text
+    pinned = re.findall(r"@Sharding.*devices=\[([\d,]+)\].*: \(tensor<(\d+)x", text)
+    assert len(pinned) > 20
+    assert all(tiles.startswith("8,1") and int(rows) % 8 == 0 for tiles, rows in pinned)
+    assert plan.make("none", 8, 8).apply(lowered) == lowered.text
+
+
 def test_hints(tiny: pathlib.Path) -> None:
     from torus.check.analysis import analyse
 

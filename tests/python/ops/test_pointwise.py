@@ -21,6 +21,7 @@ SMOOTH = [
     torch.reciprocal, torch.rsqrt, torch.sigmoid, torch.sin, torch.sinc, torch.sinh, torch.sqrt,
     torch.square, torch.tan, torch.tanh, torch.special.entr, torch.special.i0e, torch.special.i1,
     torch.special.i1e, torch.logit, torch.deg2rad, torch.positive,
+    torch.alias_copy,
 ]  # fmt: skip
 STEPS = [
     torch.ceil, torch.floor, torch.round, torch.trunc, torch.sign, torch.sgn, torch.signbit,
