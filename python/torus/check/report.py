@@ -117,7 +117,9 @@ def as_seconds(value: float | None) -> str:
 
 def as_share(part: float, whole: float) -> str:
     """Return a percentage; empty without a whole."""
-    return f" ({part / whole:.0%})" if whole else ""
+    if not whole:
+        return ""
+    return f" ({part / whole:.0%})" if part > 0.01 * whole else " (under 1%)"
 
 
 # ---- tables ----
@@ -182,8 +184,9 @@ _ROWS: tuple[tuple[str, Cell], ...] = (
 
 
 def rows(results: list[Result]) -> list[tuple[str, list[str]]]:
-    """Return the lines of the table: a title, and a cell for each topology."""
-    return [(title, [cell(r) for r in results]) for title, cell in _ROWS]
+    """Return the lines of the table: a title, and a cell for each topology; no empty ones."""
+    lines = [(title, [cell(r) for r in results]) for title, cell in _ROWS]
+    return [line for line in lines if any(cell not in ("-", "none") for cell in line[1])]
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -241,8 +244,7 @@ def _table(report: Report) -> Table:
     for title, cells in rows(report.results):
         if title == "verdict":
             cells = [f"[{_STYLES.get(cell, 'yellow')}]{cell}[/]" for cell in cells]
-        if any(cell not in ("-", "none") for cell in cells):
-            table.add_row(title, *cells)
+        table.add_row(title, *cells)
     return table
 
 

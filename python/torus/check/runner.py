@@ -96,8 +96,8 @@ def check(source: Source, options: Options, say: Say) -> Report:
     ValueError
         If a topology is not known, or a plan does not fit one.
     """
-    batch = options.batch
-    request = {"mode": options.mode, "batch": batch or "one each", "seq": options.seq}
+    each = 1 if options.shard == "none" else "one for each part of data"
+    request = {"mode": options.mode, "batch": options.batch or each, "seq": options.seq}
     report = Report(source.name, {**request, "dtype": options.dtype, "shard": options.shard})
     captured: dict[int, _Captured] = {}
     try:
