@@ -110,13 +110,25 @@ def check(source: Source, options: Options, say: Say) -> Report:
                 report.results.append(_extended(source, topology, made, options, say))
             else:
                 report.results.append(_one(captured[made.batch], topology, made, options, say))
+        if captured:
+            _advise(source, options, captured, report)
     except aot.NotLowered as error:
         report.missing = error.missing
     except aot.LibtpuMissing as error:
         report.problem = str(error)
-    if captured and options.topologies:
-        _advise(source, options, captured, report)
+        _without_compiler(source, options, report, say)
     return report
+
+
+def _without_compiler(source: Source, options: Options, report: Report, say: Say) -> None:
+    """Find out at least whether the step lowers, and what it asks for."""
+    try:
+        captured = _capture(source, options.request(max(options.batch, 1)), report, say)
+    except aot.NotLowered as error:
+        report.missing = error.missing
+        return
+    one_device = dataclasses.replace(options, shard="none", model_parallel=0)
+    _advise(source, one_device, {max(options.batch, 1): captured}, report)
 
 
 def _plans(source: Source, options: Options) -> Iterator[tuple[aot.Topology, plan.Plan]]:

@@ -166,6 +166,19 @@ def test_wrong_models(model: str, words: str, matmul: str, tmp_path, capsys) -> 
     assert words in capsys.readouterr().err
 
 
+def test_without_the_compiler_it_still_lowers(
+    tiny: pathlib.Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORUS_LIBTPU_PATH", "/no/such/libtpu.so")
+    topologies.describe.cache_clear()
+    status, report = check(capsys, str(tiny), "--seq", "64", "--topology", "v6e:2x2")
+    assert status == 1
+    assert "libtpu" in report["problem"]
+    assert report["analysis"]["flops"] > 0
+    assert report["hints"]
+    assert not report["results"]
+
+
 def test_a_pipeline_has_parts(tmp_path: pathlib.Path) -> None:
     (tmp_path / "model_index.json").write_text('{"_class_name": "P"}', "utf-8")
     (tmp_path / "text_encoder").mkdir()
