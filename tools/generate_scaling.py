@@ -41,9 +41,9 @@ each chip is two devices. Written by `python tools/generate_scaling.py`, which r
 
 and the same for `llama-3-70b.json` with `--shard 2d`. No TPU was used.
 
-- **From the compiler** is what the TPU compiler says of programs for that topology: memory as it laid
-  it out, and the bytes that its collectives move. They have {few} and {more} layers; the figures of all
-  layers extend those in a straight line.
+- **From the compiler** is what the TPU compiler says of programs for that topology: memory as it
+  laid it out, and the bytes that its collectives move. They have {few} and {more} layers; the
+  figures of all layers extend those in a straight line.
 - **Estimated** is arithmetic on Google's published peaks (2307 TFLOP/s in bfloat16, 7380 GB/s to
   memory, 600 GB/s to the neighbours one way, for each chip). A real step is slower: no kernel runs
   at its peak, and the network is shared. The two efficiencies bracket what overlapping can do:
@@ -163,8 +163,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="one configuration, such as llama-3-8b")
     parser.add_argument("--chips", default=",".join(map(str, COUNTS)), help="slices to compile")
+    parser.add_argument("--kept", action="store_true", help="write what has been compiled so far")
     arguments = parser.parse_args()
-    counts = [int(word) for word in arguments.chips.split(",")]
+    counts = [] if arguments.kept else [int(word) for word in arguments.chips.split(",")]
     runs = tuple(run for run in RUNS if arguments.only in ("", run[1]))
     kept = gather(runs, counts)
     (ROOT / "docs" / "scaling.md").write_text(render(kept, list(COUNTS)), "utf-8")
