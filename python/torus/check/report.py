@@ -238,7 +238,7 @@ _STYLES = {"fits": "green", "too large": "red", "refused": "red", "crashed": "re
 
 def _table(report: Report) -> Table:
     table = Table(title="on each device", title_justify="left")
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for result in report.results:
         table.add_column(f"{result.topology}\n{result.device_kind}", justify="right")
     for title, cells in rows(report.results):

@@ -199,4 +199,4 @@ def _write(report: Report, arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(json.dumps(report.as_json(), indent=2))
     else:
-        print_report(report, Console())
+        print_report(report, Console(highlight=False))
