@@ -31,11 +31,17 @@ KINDS = ("none", "fsdp", "tp", "2d")
 # Below this many elements a parameter is repeated: gathering it costs more than it frees.
 _SMALL = 1 << 16
 
-# A line that makes an activation: a product, or rows of an embedding.
-_ACTIVATION = re.compile(
+# A product, or rows of an embedding.
+_PRODUCT = re.compile(
     r"%(?P<number>\d+) = "
-    r'(?P<body>(?:stablehlo\.dot_general|stablehlo\.convolution|"stablehlo\.gather")'
-    r".* -> (?P<type>tensor<(?P<dims>(?:\d+x)+)\w+>))"
+    r'(?P<body>(?:stablehlo\.dot_general |stablehlo\.convolution\(|"stablehlo\.gather"\()'
+    r"(?P<factors>%\w+(?:#\d+)?, %\w+(?:#\d+)?).* -> "
+    r"(?P<type>tensor<(?P<dims>(?:\d+x)+)\w+>))"
+)
+# Another form of the same value.
+_MOVED = re.compile(
+    r"(?P<result>%\d+) = stablehlo\.(?:transpose|convert|reshape|optimization_barrier) "
+    r"(?P<source>%\w+)"
 )
 
 
@@ -139,18 +145,27 @@ class Plan:
         data = self._dividing("data", self.batch)
         if not data:
             return lowered.text
-        kept = {slot.shape for slot in lowered.inputs if slot.kind == "parameter"}
-        kept |= {shape[::-1] for shape in kept}
-        lines = (self._pin(line, data, kept) for line in lowered.text.splitlines())
+        weights = {f"%a{i}" for i, slot in enumerate(lowered.inputs) if slot.kind == "parameter"}
+        lines = (self._pin(line, data, weights) for line in lowered.text.splitlines())
         return "\n".join(lines) + "\n"
 
-    def _pin(self, line: str, data: tuple[str, ...], kept: set[tuple[int, ...]]) -> str:
-        """Return the line, with a second one if it makes an activation."""
-        match = _ACTIVATION.fullmatch(line)
+    def _pin(self, line: str, data: tuple[str, ...], weights: set[str]) -> str:
+        """Return the line, with a second one if it makes an activation.
+
+        `weights` are the values known to be parameters in some form; it grows.
+        """
+        moved = _MOVED.match(line)
+        if moved is not None and moved["source"] in weights:
+            weights.add(moved["result"])
+        match = _PRODUCT.fullmatch(line)
         if match is None:
             return line
+        # What is neither batched nor has a parameter among its factors is a parameter's gradient.
+        is_activation = "batching_dims" in line or not weights.isdisjoint(
+            match["factors"].split(", ")
+        )
         shape = tuple(map(int, match["dims"].split("x")[:-1]))
-        if shape[0] % self.batch or shape in kept:
+        if not is_activation or shape[0] % self.batch:
             return line
         layout = sharding(self.mesh, (data,), len(shape))
         others = ",".join(map(str, range(1, len(shape))))

@@ -185,6 +185,8 @@ def _of_transformers(path: pathlib.Path, facts: dict[str, Any], name: str) -> So
     except ValueError as error:
         raise SourceError(f"{path}: {error}") from None
     config.architectures = facts.get("architectures")
+    # What it warns of concerns weights and caches that are not there.
+    transformers.logging.set_verbosity_error()
     return _of_loaded(config, name)
 
 

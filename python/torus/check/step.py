@@ -97,8 +97,6 @@ def _build(source: Source, request: Request) -> tuple[Any, tuple[Any, ...], dict
         return model, () if named else tuple(example), example if named else {}
     with torch.device("tpu"):
         model = source.build(request.parameter_dtype)
-        if hasattr(getattr(model, "config", None), "use_cache"):
-            model.config.use_cache = request.mode == "decode"
         model.train(request.mode == "train").requires_grad_(request.mode == "train")
         seq = 1 if request.mode == "decode" else request.seq
         given = inputs.make(source, model, request.batch, seq, request.parameter_dtype)

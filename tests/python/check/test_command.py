@@ -84,6 +84,13 @@ def test_forward_has_the_parameters_and_the_products(tiny: pathlib.Path) -> None
     assert not lowered.fallbacks
 
 
+def test_causal_attention_takes_no_mask(tiny: pathlib.Path) -> None:
+    for request in (step.Request("forward", 4, 64), step.Request("train", 4, 64, remat=True)):
+        _, lowered = lower(tiny, request)
+        gathers = re.findall(r'"stablehlo.gather".*-> tensor<(\S+)x\w+>', lowered.text)
+        assert all(shape.count("x") < 3 for shape in gathers)
+
+
 def test_training_keeps_its_states_in_place(tiny: pathlib.Path) -> None:
     model, lowered = lower(tiny, step.Request("train", 2, 64))
     parameters = dict(model.named_parameters())
