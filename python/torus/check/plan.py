@@ -29,7 +29,7 @@ __all__ = ["KINDS", "Plan", "make"]
 KINDS = ("none", "fsdp", "tp", "2d")
 
 # Below this many elements a parameter is repeated: gathering it costs more than it frees.
-_SMALL = 1 << 16
+_SMALL = 1 << 14
 
 # A product, or rows of an embedding.
 _PRODUCT = re.compile(

@@ -6,7 +6,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -85,7 +86,28 @@ def lower(source: Source, request: Request) -> tuple[Any, torch_tpu.aot.Lowered]
     with torch_tpu.aot.abstract():
         model, arguments, given = _build(source, request)
         step = _STEPS[request.mode](source, request, model, arguments, given)
-    return model, torch_tpu.aot.lower(step, *arguments, on_missing="collect", for_tpu=True, **given)
+    with _one_sequence_in_each_row():
+        lowered = torch_tpu.aot.lower(step, *arguments, on_missing="collect", for_tpu=True, **given)
+    return model, lowered
+
+
+@contextlib.contextmanager
+def _one_sequence_in_each_row() -> Iterator[None]:
+    """Answer what Transformers reads from position ids when a model has neither mask nor cache.
+
+    It looks whether several sequences are packed into a row. Here there is one, but no value that
+    would say so.
+    """
+    masking = sys.modules.get("transformers.masking_utils")
+    found = getattr(masking, "find_packed_sequence_indices", None)
+    if masking is None or found is None:
+        yield
+        return
+    masking.find_packed_sequence_indices = lambda position_ids: None
+    try:
+        yield
+    finally:
+        masking.find_packed_sequence_indices = found
 
 
 def _build(source: Source, request: Request) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
