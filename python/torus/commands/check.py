@@ -172,14 +172,14 @@ def _check(model: Any, options: Options, arguments: argparse.Namespace, say: Say
 
 @contextlib.contextmanager
 def _progress(quiet: bool) -> Iterator[Say]:
-    """Show on stderr what is being done and for how long, where somebody looks."""
+    """Show on stderr what is being done; on a terminal also for how long."""
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, highlight=False)
     if quiet or not console.is_terminal:
-        yield lambda line: None
+        yield lambda line: None if quiet else console.print(escape(line))
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
