@@ -68,6 +68,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="may be given several times (default: v6e:2x2)",
     )
+    _add_step(parser)
+    _add_devices(parser)
+    add("--save", type=pathlib.Path, metavar="FOLDER", help="keep the executables")
+    add("--save-text", type=pathlib.Path, metavar="FOLDER", help="keep the StableHLO programs")
+    add("--html", type=pathlib.Path, metavar="FILE", help="write the report as a page with plots")
+    add("--json", action="store_true", help="print one JSON object instead of tables")
+
+
+def _add_step(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add(
         "--mode",
         choices=("forward", "train", "decode"),
@@ -90,6 +100,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="mixed: float32 parameters, bfloat16 autocast (default: bfloat16)",
     )
     add("--remat", action="store_true", help="train: compute layers again in the backward pass")
+
+
+def _add_devices(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add(
         "--shard",
         choices=("none", "fsdp", "tp", "2d"),
@@ -116,10 +130,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compile only A and B layers, and extend memory, traffic and times from these in a "
         "straight line: marked as such",
     )
-    add("--save", type=pathlib.Path, metavar="FOLDER", help="keep the executables")
-    add("--save-text", type=pathlib.Path, metavar="FOLDER", help="keep the StableHLO programs")
-    add("--html", type=pathlib.Path, metavar="FILE", help="write the report as a page with plots")
-    add("--json", action="store_true", help="print one JSON object instead of tables")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -147,6 +157,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _options(arguments: argparse.Namespace) -> Options:
     from torus.check.runner import Options
 
+    if arguments.layers and (arguments.save or arguments.save_text):
+        raise ValueError("--layers compiles no program of the whole model that could be kept")
     return Options(
         topologies=tuple(arguments.topology or ("v6e:2x2",)),
         mode=arguments.mode,
