@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from types import ModuleType
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch_tpu._post_import import when_imported
 def install() -> None:
     """Enter the choice into Dynamo's registry, and the device where only others are let in."""
     when_imported("torch._dynamo.backends.registry", _register)
+    when_imported("torch._inductor.compile_fx", _redirect)
     when_imported("torch.nn.attention.flex_attention", _admit)
 
 
@@ -27,6 +29,25 @@ def choose(gm: Any, example_inputs: Any, **kwargs: Any) -> Any:
 def _register(registry: ModuleType) -> None:
     if registry.get_default_backend() == "inductor":  # a choice of the user's stays
         registry.set_default_backend(choose)
+
+
+def _redirect(inductor: ModuleType) -> None:
+    """Compile graphs of the device also where libraries name Inductor without asking the user.
+
+    Transformers does in ``generate``. Inductor generates code for devices and has no place for a
+    compiler of whole graphs; for this device its code would need another framework.
+    """
+    compile_fx = inductor.compile_fx
+
+    @functools.wraps(compile_fx)
+    def choose_fx(model_: Any, example_inputs_: Any, *args: Any, **kwargs: Any) -> Any:
+        from torch_tpu.compiler import is_for_tpu, tpu_backend
+
+        if isinstance(model_, torch.fx.GraphModule) and is_for_tpu(model_, example_inputs_):
+            return tpu_backend(model_, example_inputs_)
+        return compile_fx(model_, example_inputs_, *args, **kwargs)
+
+    inductor.compile_fx = choose_fx
 
 
 def _admit(flex: ModuleType) -> None:

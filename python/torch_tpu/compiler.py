@@ -131,13 +131,18 @@ def choose_backend(
     callable
         Takes the graph's inputs and returns its outputs.
     """
-    if any(device.type == "tpu" for device in _devices(gm, example_inputs)):
+    if is_for_tpu(gm, example_inputs):
         return tpu_backend(gm, example_inputs, mode=mode, options=options)
     is_dynamic = any(isinstance(example, torch.SymInt) for example in example_inputs)
     inductor = torch._TorchCompileInductorWrapper(
         mode or ("default" if options is None else None), options, is_dynamic or None
     )
     return inductor(gm, example_inputs)
+
+
+def is_for_tpu(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
+    """Return whether a graph of Dynamo's has tensors on ``"tpu"``."""
+    return any(device.type == "tpu" for device in _devices(gm, example_inputs))
 
 
 def _devices(

@@ -48,8 +48,8 @@ class Journal:
             self._file.close()
 
     def key(self, row: Row) -> tuple[Any, ...]:
-        """Return what tells a row from others; a field that older files lack is empty."""
-        return tuple(row.get(name, "") for name in self._key)
+        """Return what tells a row from others; a field that older files lack is as good as empty."""
+        return tuple(row.get(name) or "" for name in self._key)
 
     def _keep(self, row: Row) -> None:
         self.rows[self.key(row)] = row

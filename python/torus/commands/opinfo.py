@@ -22,7 +22,7 @@ HELP = "run PyTorch's operator samples (OpInfo) on the device against the CPU"
 
 Row = dict[str, Any]
 
-_KEY = ("op", "dtype", "samples", "backward", "views", "fallback", "target")
+_KEY = ("op", "dtype", "samples", "backward", "views", "fallback", "target", "compiled")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TOPOLOGIES",
         help="do not run the samples: ask the TPU compiler whether it takes their programs, for "
         "topologies separated by commas, such as v6e:2x2,tpu7x:2x2x1 (needs libtpu, and no TPU)",
+    )
+    parser.add_argument(
+        "--compile", action="store_true", help="run them under torch.compile(fullgraph=True)"
     )
     parser.add_argument(
         "--only", metavar="NAMES", help="these operators, separated by commas, all their variants"
@@ -99,7 +102,14 @@ def _plans(arguments: argparse.Namespace) -> list[Any]:
     from torus.opinfo.judge import Plan
 
     return [
-        Plan(dtype, arguments.samples, arguments.backward, arguments.views, target)
+        Plan(
+            dtype,
+            arguments.samples,
+            arguments.backward,
+            arguments.views,
+            target,
+            arguments.compile,
+        )
         for dtype in arguments.dtype or ["float32"]
         for target in (arguments.compile_for or "").split(",")
     ]
@@ -131,7 +141,7 @@ def _run_plan(
     from torus.opinfo import pool, report
 
     common = {**dataclasses.asdict(plan), "fallback": arguments.fallback}
-    keys = {name: tuple({**common, "op": name}[part] for part in _KEY) for _, name in operators}
+    keys = {name: journal.key({**common, "op": name}) for _, name in operators}
     waiting = [(index, name) for index, name in operators if keys[name] not in journal.rows]
     with progress_bar(plan.dtype, len(waiting)) as advance:
 

@@ -75,6 +75,8 @@ class Plan:
     target : str
         A topology for which the samples' programs are compiled by the TPU compiler, see
         `torus.opinfo.compiling`; empty: they are run and compared.
+    compiled : bool
+        Run the operator on the device under ``torch.compile(fullgraph=True)``.
     """
 
     dtype: str = "float32"
@@ -82,6 +84,7 @@ class Plan:
     backward: bool = False
     views: bool = False
     target: str = ""
+    compiled: bool = False
 
 
 @dataclasses.dataclass
@@ -99,6 +102,8 @@ class Verdict:
         Samples.
     note : str
         The first thing that went wrong.
+    untraceable : int
+        Samples, not counted as tried, of which Dynamo makes no graph on the CPU either.
     """
 
     op: str
@@ -106,6 +111,7 @@ class Verdict:
     passed: int = 0
     tried: int = 0
     note: str = ""
+    untraceable: int = 0
 
     def fail(self, verdict: str, note: str) -> None:
         """Record a failure; an error counts for more than a wrong value."""
@@ -134,9 +140,10 @@ class _Side:
     tree: Any  # (input, args, kwargs)
     outputs: list[Any] = dataclasses.field(default_factory=list)
 
-    def run(self, op: Any, process: Callable[[Any], Any] | None) -> None:
+    def run(self, op: Any, process: Callable[[Any], Any] | None, compiled: bool = False) -> None:
         first, args, kwargs = self.tree
-        result = op(first, *args, **kwargs)
+        call = _compiled(op) if compiled else op
+        result = call(first, *args, **kwargs)
         self.outputs = tree_leaves(process(result) if process else result)
 
     def gradients(self) -> list[torch.Tensor | None]:
@@ -149,6 +156,43 @@ class _Side:
         # Weights that differ from element to element show a gradient at the wrong place.
         weights = [_weights(x) for x in outputs]
         return list(torch.autograd.grad(outputs, leaves, weights, allow_unused=True))
+
+
+def _compiled(op: Any, backend: str = "tpu") -> Callable[..., Any]:
+    """Return the operator as one graph, sizes that depend on values included."""
+    import torch._dynamo
+    from torch.testing._internal import common_methods_invocations as invocations
+
+    torch._dynamo.reset()
+    # As in PyTorch's own tests of compiled operators: seeding within a graph cannot be traced.
+    invocations.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
+    function = op.op
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with torch._dynamo.config.patch(
+            capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True
+        ):
+            return graph(*args, **kwargs)
+
+    graph = torch.compile(
+        lambda *args, **kwargs: function(*args, **kwargs),
+        backend=backend,
+        fullgraph=True,
+        dynamic=False,
+    )
+    return call
+
+
+def _is_untraceable(op: Any, side: _Side) -> bool:
+    """Tell whether PyTorch cannot make a graph of the call on the CPU either."""
+    first, args, kwargs = side.tree
+    try:
+        _compiled(op, "aot_eager")(first, *args, **kwargs)
+    except torch._dynamo.exc.TorchDynamoException:
+        return True
+    except Exception:  # it can, and what it made does not run
+        return False
+    return False
 
 
 def _is_tensor(x: Any) -> bool:
@@ -266,6 +310,8 @@ def judge(op: Any, plan: Plan, first_kind: int = 0) -> Verdict:
         _judge_sample(op, sample, plan, grad, first_kind + number, found)
     if found.tried == 0 and found.verdict == "pass":
         found.verdict = "nosample"
+        if found.untraceable:
+            found.verdict, found.note = "skipped", "Dynamo makes no graph of it on the CPU either"
     return found
 
 
@@ -296,7 +342,7 @@ def _judge_sample(
         return
     found.tried += 1
     try:
-        actual.run(op, process)
+        actual.run(op, process, plan.compiled)
         _check_outputs(_elements_at(op, actual), _elements_at(op, expected))
         if grad:
             _check_gradients(actual.gradients(), expected.gradients())
@@ -304,4 +350,8 @@ def _judge_sample(
     except AssertionError as error:
         found.fail("wrong", str(error))
     except Exception as error:  # whatever a backend may raise is its verdict
-        found.fail("error", f"{type(error).__name__}: {error}")
+        if plan.compiled and _is_untraceable(op, expected):
+            found.tried -= 1
+            found.untraceable += 1
+        else:
+            found.fail("error", f"{type(error).__name__}: {error}")

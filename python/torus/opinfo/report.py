@@ -43,6 +43,7 @@ def title(row: Row) -> str:
     parts += ["gradient"] if row["backward"] else []
     parts += ["views"] if row["views"] else []
     parts += [f"compiled for {row['target']}"] if row.get("target") else []
+    parts += ["torch.compile"] if row.get("compiled") else []
     parts += ["CPU fallback allowed"] if row["fallback"] == "silent" else []
     return ", ".join(parts)
 
