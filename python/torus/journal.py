@@ -48,7 +48,7 @@ class Journal:
             self._file.close()
 
     def key(self, row: Row) -> tuple[Any, ...]:
-        """Return what tells a row from others; a field that older files lack is as good as empty."""
+        """Return what tells rows apart; a field that older files lack is as good as empty."""
         return tuple(row.get(name) or "" for name in self._key)
 
     def _keep(self, row: Row) -> None:

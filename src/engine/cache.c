@@ -249,14 +249,14 @@ static void count(torus_engine_t *engine, int64_t *figure) {
 }
 
 static bool load_from_disk(torus_program_cache_t *cache, const torus_job_t *job,
-                           const int *aliases, const torus_strbuf_t *key, variant_t *v) {
+                           const torus_strbuf_t *key, variant_t *v) {
   char *bytes;
   size_t size;
   torus_disk_cache_read(cache->disk, key->data, key->size, &bytes, &size);
   if (size == 0) return false;
   torus_status_t status =
       job->spread != NULL
-          ? torus_spread_load(cache->engine, job, aliases, bytes, size, &v->executable)
+          ? torus_spread_load(cache->engine, job, bytes, size, &v->executable)
           : torus_executable_load(cache->engine->client, bytes, size, &v->executable);
   torus_free(bytes);
   if (status == TORUS_OK) count(cache->engine, &cache->engine->metrics.disk_hits);
@@ -342,7 +342,7 @@ static torus_status_t make_program(torus_program_cache_t *cache, torus_job_t *jo
   torus_strbuf_t key = {0};
   const bool has_disk = cache->disk != NULL && disk_key(e, v, &key);
   torus_status_t status = TORUS_OK;
-  program.from_disk = has_disk && load_from_disk(cache, job, aliases, &key, v);
+  program.from_disk = has_disk && load_from_disk(cache, job, &key, v);
   if (!program.from_disk) status = compile(cache, job, aliases, v, &program.text_bytes);
   program.seconds = seconds_now() - begin;
   program.status = status;
@@ -458,7 +458,7 @@ static torus_status_t make_key(torus_job_t *job, const hlo_encoding_t *encoding,
                                torus_strbuf_t *key, int **out_aliases) {
   TORUS_TRY(find_aliases(job, encoding, out_aliases));
   TORUS_TRY(torus_job_find_spread(job, encoding));
-  if (job->spread != NULL) torus_spread_drop_aliases(job->spread, *out_aliases);
+  if (job->spread != NULL) torus_spread_settle_aliases(job->spread, *out_aliases);
   torus_strbuf_append_bytes(key, encoding->key, encoding->key_bytes);
   torus_strbuf_append_bytes(key, *out_aliases, encoding->parameter_count * sizeof(int));
   if (job->spread != NULL) torus_spread_append_key(job->spread, key);

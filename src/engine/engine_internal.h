@@ -39,6 +39,7 @@ struct torus_value {
   uint64_t parameter_window;
   torus_buffer_t *buffer;    /* READY */
   torus_status_t error;      /* FAILED */
+  torus_sharding_t *wanted;  /* how it shall lie on several devices; NULL: as the compiler likes */
   int64_t *physical;         /* dimensions in which the buffer holds |dims|; NULL: exactly those */
   int64_t dims[];
 };
@@ -51,6 +52,7 @@ struct torus_storage {
   bool is_given;             /* the capture going on may use up its content at each run */
   bool is_abstract;          /* made while nothing ran: takes no memory until it gets content */
   torus_value_t *value;      /* NULL: never written */
+  torus_sharding_t *pinned;  /* how its content stays on several devices; NULL: any way */
   uint64_t born_in;          /* number of the capture during which it was made; 0: none */
   hlo_t parameter;           /* its input node in a capture's window |parameter_window| */
   uint64_t parameter_window;
@@ -103,6 +105,7 @@ typedef struct torus_job {
   bool is_bounded;           /* its program serves all sizes under a bound */
   torus_capture_t *capture;  /* retained */
   uint64_t random[2];        /* of a run of a capture: seed, offset */
+  torus_sharding_t **layouts; /* per window input, NULL entries: as it lies; NULL: none; owned */
   torus_spread_t *spread;    /* owned; NULL: the program runs on |device| alone */
 } torus_job_t;
 
@@ -244,6 +247,8 @@ void torus_storage_leave_abstract(torus_storage_t *storage, const torus_value_t 
 torus_status_t torus_abstract_refuse(void);
 
 /* ---- storage.c ---- */
+/* Whether an array of the value's dimensions can be cut as |sharding| says. */
+bool torus_value_can_lie(const torus_value_t *value, const torus_sharding_t *sharding);
 /* Counts |bytes| as used, whatever the limit is. */
 void torus_storage_account(torus_storage_t *storage);
 /* The node of the storage's content, which is not NULL, in the open window. */
@@ -338,15 +343,19 @@ torus_status_t torus_job_find_spread(torus_job_t *job, const hlo_encoding_t *enc
 /* What makes a program another one. */
 void torus_spread_append_key(const torus_spread_t *spread, torus_strbuf_t *key);
 /* An input may be given to a result only where both lie alike; one that is on a single device does
- * not say how its result should lie. */
-void torus_spread_drop_aliases(const torus_spread_t *spread, int *aliases);
+ * not say how its result should lie. A result without a layout takes that of its input. */
+void torus_spread_settle_aliases(torus_spread_t *spread, int *aliases);
+/* Where results of a captured program go back to its arguments but lie otherwise, the job asks for
+ * arguments that lie as the results do. |out_changed| tells whether it has to be compiled again. */
+torus_status_t torus_spread_close_loop(torus_job_t *job, const hlo_encoding_t *encoding,
+                                       const torus_executable_t *executable, bool *out_changed);
+void torus_job_release_layouts(torus_job_t *job);
 /* Prints the job's program into |text| and compiles it. */
 torus_status_t torus_spread_compile(torus_engine_t *engine, const torus_job_t *job,
                                     const bool *promoted, const int *aliases, torus_strbuf_t *text,
                                     torus_executable_t **out_executable);
-torus_status_t torus_spread_load(torus_engine_t *engine, const torus_job_t *job,
-                                 const int *aliases, const char *bytes, size_t size,
-                                 torus_executable_t **out_executable);
+torus_status_t torus_spread_load(torus_engine_t *engine, const torus_job_t *job, const char *bytes,
+                                 size_t size, torus_executable_t **out_executable);
 void torus_spread_destroy(torus_spread_t *spread); /* accepts NULL */
 
 /* ---- bounds.c ---- */

@@ -46,6 +46,14 @@ static torus_status_t prepare(torus_engine_t *engine, torus_job_t *job, hlo_enco
   torus_launch_t launch;
   TORUS_TRY(hlo_encode(job->window.graph, job->outputs, job->output_count, encoding));
   TORUS_TRY(torus_program_cache_get(engine->cache, job, encoding, &launch));
+  bool is_changed;
+  torus_status_t status =
+      torus_spread_close_loop(job, encoding, launch.executable, &is_changed);
+  if (status != TORUS_OK || is_changed) {
+    torus_executable_release(launch.executable);
+    TORUS_TRY(status);
+    TORUS_TRY(torus_program_cache_get(engine->cache, job, encoding, &launch));
+  }
   job->capture->executable = launch.executable;
   return keep_program(job->capture, job, encoding, &launch);
 }

@@ -104,6 +104,7 @@ void torus_storage_release(torus_storage_t *storage) {
   if (atomic_load(&storage->capture_slot) != 0) torus_capture_forget(storage);
   if (!storage->is_abstract) unreserve(storage->engine, storage->device, storage->size_bytes);
   torus_value_release(storage->value);
+  torus_sharding_release(storage->pinned);
   torus_free(storage);
 }
 
@@ -111,12 +112,46 @@ int torus_storage_device(const torus_storage_t *storage) { return storage->devic
 
 size_t torus_storage_size_bytes(const torus_storage_t *storage) { return storage->size_bytes; }
 
+bool torus_value_can_lie(const torus_value_t *value, const torus_sharding_t *sharding) {
+  const torus_sharding_layout_t layout = torus_sharding_layout(sharding);
+  if (layout.rank != value->rank) return false;
+  for (int i = 0; i < layout.rank; ++i) {
+    if (value->dims[i] % layout.parts[i] != 0) return false;
+  }
+  return true;
+}
+
+/* What replaces a content that lies on several devices lies as that did: a result by asking the
+ * compiler for it, what comes from the host or another tensor by being laid out. Takes over
+ * |value| and returns what to hold instead. */
+static torus_value_t *lie_as_pinned(torus_storage_t *storage, torus_value_t *value) {
+  torus_value_t *laid;
+  const int state = atomic_load(&value->state);
+  if (!torus_value_can_lie(value, storage->pinned)) return value;
+  if (state == TORUS_VALUE_OPEN && value->wanted == NULL) {
+    value->wanted = torus_sharding_retain(storage->pinned);
+  }
+  const bool is_elsewhere = state == TORUS_VALUE_READY && value->buffer != NULL &&
+                            torus_buffer_sharding(value->buffer) == NULL;
+  if (!is_elsewhere) return value;
+  torus_status_t status = torus_value_lay_out(value, storage->pinned, 0, &laid);
+  if (status != TORUS_OK) { /* where it is, it can be used as well */
+    torus_status_ignore(status);
+    return value;
+  }
+  torus_value_release(value);
+  return laid;
+}
+
 void torus_storage_set(torus_storage_t *storage, torus_value_t *value) {
   torus_device_t *device = &storage->engine->devices[storage->device];
   torus_value_t *next = device->capture != NULL ? torus_capture_write(device, storage, value)
                                                 : torus_value_retain(value);
   torus_value_t *old = storage->value;
-  if (storage->is_abstract) torus_storage_leave_abstract(storage, next);
+  if (next != NULL && storage->pinned != NULL) next = lie_as_pinned(storage, next);
+  if (next != NULL && storage->pinned == NULL) {
+    storage->pinned = torus_sharding_retain(next->wanted);
+  }
   storage->value = next;
   torus_value_release(old);
 }

@@ -46,6 +46,7 @@ static void give_up(torus_value_t *value, unsigned long long references) {
   if (before != references) return;
   torus_buffer_release(value->buffer);
   torus_status_free(value->error);
+  torus_sharding_release(value->wanted);
   torus_free(value->physical);
   torus_free(value);
 }
@@ -280,6 +281,7 @@ torus_status_t torus_value_from_host_sharded(torus_engine_t *engine, const void 
     return torus_status_annotate(status, "copy to several devices");
   }
   join_memory(engine, sharding);
+  value->wanted = torus_sharding_retain(sharding);
   atomic_store(&value->state, TORUS_VALUE_READY);
   count_transfers(engine, 0, torus_value_size_bytes(value));
   *out_value = value;
@@ -306,6 +308,7 @@ torus_status_t torus_value_lay_out(torus_value_t *value, torus_sharding_t *shard
   torus_buffer_release(exact);
   if (status == TORUS_OK) {
     if (sharding != NULL) join_memory(value->engine, sharding);
+    copy->wanted = torus_sharding_retain(sharding);
     *out_value = copy;
     copy = NULL;
   }

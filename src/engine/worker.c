@@ -9,6 +9,7 @@ enum { MOST_QUEUED = 1024 };
 
 void torus_job_destroy(torus_job_t *job) {
   if (job == NULL) return;
+  torus_job_release_layouts(job);
   torus_window_release_queued(&job->window);
   torus_window_deinit(&job->window);
   torus_capture_release(job->capture);

@@ -10,6 +10,7 @@ import time
 import pytest
 from torch_tpu import aot, platform
 from torch_tpu.aot import hlo, worker
+from torch_tpu.aot.sharding import Mesh, annotate, sharding
 
 SIZE = 4096
 MATMUL = f"""
@@ -99,6 +100,20 @@ def test_a_partitioned_program_has_its_collective() -> None:
     assert (collective.bytes, collective.group_size, collective.in_loop) == (16, 8, False)
     assert collective.sent_bytes == 2 * 16 * 7 / 8
     assert "all-reduce" in module.text()
+
+
+def test_one_program_for_512_devices() -> None:
+    mesh = Mesh({"fsdp": 64, "model": 8})
+    shardings = {
+        0: sharding(mesh, ("fsdp",), 2),
+        1: sharding(mesh, ("fsdp", "model"), 2),
+    }
+    text = annotate(MATMUL, shardings, mesh.size)
+    compiled = aot.compile_text(text, "tpu7x:4x8x8", num_partitions=mesh.size, serialize=False)
+    assert compiled.cost["flops"] == pytest.approx(2 * SIZE**3 / mesh.size, rel=0.01)
+    assert compiled.memory is not None
+    assert compiled.memory.argument_bytes == SIZE * SIZE * 2 // 64 + SIZE * SIZE * 2 // 512
+    assert "all-gather" in hlo.Module(compiled.optimized).collective_counts()
 
 
 def test_what_the_compiler_refuses_says_why_and_for_what() -> None:
