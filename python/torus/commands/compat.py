@@ -60,6 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"what to run of each (default: {','.join(_STAGES)})",
     )
     parser.add_argument(
+        "--attention",
+        default="",
+        metavar="NAME",
+        help="implementation of attention in Transformers' models, such as eager or sdpa",
+    )
+    parser.add_argument(
         "--compile-for",
         metavar="TOPOLOGIES",
         help="have the TPU compiler compile the forward pass, such as v6e:2x2,tpu7x:2x2x1",
@@ -163,6 +169,7 @@ def _settings(arguments: argparse.Namespace) -> tuple[list[str], Row]:
         "mode": arguments.mode,
         "seconds": arguments.seconds,
         "prelude": arguments.prelude,
+        "attention": arguments.attention,
     }
 
 

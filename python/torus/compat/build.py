@@ -146,12 +146,14 @@ def _classes_of_config(model_type: str) -> list[type]:
     ]
 
 
-def build(model_type: str, seconds: float = 30.0) -> Subject:
+def build(model_type: str, attention: str = "", seconds: float = 30.0) -> Subject:
     """Build a model and its inputs.
 
     Parameters
     ----------
     model_type : str
+    attention : str
+        Which of the library's implementations, such as "eager"; empty: the library's choice.
     seconds : float
         Processor time after which no more is tried.
 
@@ -176,6 +178,7 @@ def build(model_type: str, seconds: float = 30.0) -> Subject:
             if time.process_time() > end:
                 raise NotBuiltError("; ".join(errors[-3:]) or "no time left")
             try:
+                _choose_attention(config, attention)
                 subject = _Attempt(cls, config, recipe, errors).run()
             except Exception as error:  # of the model's constructor, of any type
                 errors.append(f"{cls.__name__}, {recipe.name}: {_line(error)}")
@@ -202,6 +205,12 @@ def _configs(model_type: str, cls: type, errors: list[str]) -> Iterator[tuple[Re
         if text not in seen:
             seen.add(text)
             yield recipe, config
+
+
+def _choose_attention(config: Any, attention: str) -> None:
+    for part in all_parts(config):
+        if attention:
+            part._attn_implementation = attention
 
 
 def _text(config: Any) -> str:
@@ -322,6 +331,11 @@ class _Attempt:
 
 def perturb(model: torch.nn.Module) -> None:
     """Add noise to what is 0 or 1 by default, so that every operator matters."""
+    for module in model.modules():
+        # What weight normalisation computes from parameters cannot be copied with its history.
+        for name, value in vars(module).items():
+            if isinstance(value, torch.Tensor) and value.grad_fn is not None:
+                vars(module)[name] = value.detach()
     draw = Draw(1)
     with torch.no_grad():
         for p in model.parameters():

@@ -118,13 +118,15 @@ def names() -> list[str]:
     return found
 
 
-def load(name: str) -> Case:
+def load(name: str, attention: str = "") -> Case:
     """Make an architecture.
 
     Parameters
     ----------
     name : str
         One of `names`.
+    attention : str
+        For Transformers, see `build.build`.
 
     Returns
     -------
@@ -134,7 +136,7 @@ def load(name: str) -> Case:
     if library == "transformers":
         from torus.compat import build
 
-        return ModelCase(build.build(rest))
+        return ModelCase(build.build(rest, attention))
     from torus.compat import diffusion
 
     kind, _, inner = rest.partition("/")

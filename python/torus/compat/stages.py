@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -43,7 +44,8 @@ class Found:
     ----------
     verdict : str
         "match", "differs", "error", "random" (the CPU itself gives other numbers each time: shapes
-        and dtypes agree), "none" (the model has no such stage), or "cpu" (the CPU cannot do it).
+        and dtypes agree), "none" (the model has no such stage), "cpu" (the CPU cannot do it), or
+        "plugin" (the PJRT plugin lacks what the backend asks of it, which TPUs have).
     note : str
         What differs, or the error.
     difference : float
@@ -123,6 +125,17 @@ def settle(
     ours, theirs = trees.compare(actual, truth, floor), trees.compare(expected, truth, floor)
     if not ours.notes and ours.relative <= max(tolerance, _SLACK * theirs.relative):
         found.verdict, found.note = "match", f"the CPU is {theirs.relative:.2g} from float64"
+
+
+_PLUGIN = re.compile(
+    r"untyped custom call|no FFI handler|No such compile option|does not support memory stat", re.I
+)
+
+
+def failed(error: BaseException) -> Found:
+    """Return what an exception of the backend amounts to."""
+    note = as_error(error)
+    return Found("plugin" if _PLUGIN.search(note) else "error", note)
 
 
 def as_error(error: BaseException) -> str:

@@ -46,11 +46,14 @@ class Settings:
         Limit for each stage, in processor time; in a busy machine it may take ten times as long.
     prelude : str
         File of Python to run before the device is used; empty for none.
+    attention : str
+        Implementation of attention in Transformers' models; empty for the library's choice.
     """
 
     mode: str = "eager"
     seconds: float = 60.0
     prelude: str = ""
+    attention: str = ""
 
 
 def _run(request: Row, settings: Settings, out: int) -> None:
@@ -64,7 +67,7 @@ def _run(request: Row, settings: Settings, out: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (_MOST_BYTES, _MOST_BYTES))
     tell({"begin": _BUILD})
     try:
-        case = cases.load(request["name"])
+        case = cases.load(request["name"], settings.attention)
     except Exception as error:  # whatever a constructor raises
         verdict = "no model" if type(error).__name__ == "NoModelError" else "cpu"
         tell({"end": _BUILD, "verdict": verdict, "note": stages.as_error(error)})
@@ -85,7 +88,7 @@ def _run_stage(case: Any, stage: str, settings: Settings) -> Row:
     try:
         return case.run(stage, settings.mode == "compile").row()
     except Exception as error:  # whatever a backend may raise is its verdict
-        return stages.Found("error", stages.as_error(error)).row()
+        return stages.failed(error).row()
 
 
 def _prepare_device(settings: Settings) -> None:
