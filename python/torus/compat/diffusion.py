@@ -36,6 +36,19 @@ _OTHER_SCHEDULERS = frozenset(
     ]
 )
 _STEPS = 10
+# What else is in the folder of models.
+_NO_MODELS = frozenset(
+    [
+        "AttentionBackendName",
+        "AutoModel",
+        "CacheMixin",
+        "ContextParallelConfig",
+        "ModelMixin",
+        "ParallelConfig",
+        "TensorParallelConfig",
+        "attention_backend",
+    ]
+)
 
 
 def model_names() -> list[str]:
@@ -43,14 +56,9 @@ def model_names() -> list[str]:
     import diffusers
 
     written = {name.partition("/")[0] for name in MODELS}
-    classes = [name for name in dir(diffusers) if _is_model(getattr(diffusers, name, None))]
-    return [*MODELS, *(name for name in classes if name not in written)]
-
-
-def _is_model(value: Any) -> bool:
-    from diffusers import ModelMixin
-
-    return isinstance(value, type) and issubclass(value, ModelMixin) and value is not ModelMixin
+    # Of the lazy module: the classes themselves take seconds to import.
+    classes = diffusers._import_structure["models"]
+    return [*MODELS, *(n for n in classes if n not in written and n not in _NO_MODELS)]
 
 
 def make_model(name: str) -> torch.nn.Module:

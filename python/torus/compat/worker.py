@@ -17,10 +17,12 @@ import importlib
 import json
 import os
 import pathlib
+import re
 import resource
 import select
 import signal
 import sys
+import tempfile
 import time
 import warnings
 from typing import Any
@@ -28,6 +30,15 @@ from typing import Any
 Row = dict[str, Any]
 
 _MOST_BYTES = 12 << 30
+_MODULES = {
+    "transformers": (
+        "transformers.modeling_utils",
+        "transformers.generation",
+        "transformers.models.auto.modeling_auto",
+    ),
+    "diffusers": ("diffusers", "diffusers.models"),
+}
+_FATAL = re.compile(r"^F\d{4} |Check failed|LLVM ERROR|terminate called|Fatal")
 _BUILD = "build"
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 # A stage may take so many times its limit on the clock.
@@ -111,10 +122,11 @@ class _Run:
         self._stage = _BUILD
         self._rest = b""
         self._reader, writer = os.pipe()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self._child = os.fork()
         if self._child == 0:
             os.close(self._reader)
-            _be_the_child(request, settings, writer)
+            _be_the_child(request, settings, writer, self._errors.fileno())
         os.close(writer)
 
     def row(self) -> Row:
@@ -128,7 +140,8 @@ class _Run:
         if late:
             self._lose("timeout", f"over {self._seconds:.0f} s")
         elif status:
-            self._lose("crash", _describe(status))
+            self._lose("crash", f"{_describe(status)}{self._last_words()}")
+        self._errors.close()
         self._row["seconds"] = round(time.monotonic() - start, 1)
         return self._row
 
@@ -159,8 +172,20 @@ class _Run:
         else:
             self._row["stages"][stage] = message
 
+    def _last_words(self) -> str:
+        """Return the line of standard error that says why the process ended, or the last."""
+        self._errors.seek(0)
+        text = self._errors.read().decode("utf-8", "replace")
+        lines = [line.strip() for line in text.split("\n") if line.strip()]
+        fatal = [line for line in lines if _FATAL.search(line)]
+        return "".join(f": {line[:300]}" for line in (fatal or lines)[-1:])
+
     def _lose(self, verdict: str, note: str) -> None:
+        from torus.compat import stages
+
         lost = {"verdict": verdict, "note": note}
+        if stages.is_of_plugin(note):
+            lost["verdict"] = "plugin"
         if self._stage == _BUILD:
             self._row |= {"verdict": "cpu", "note": f"{verdict} while building: {note}"}
         else:
@@ -183,17 +208,15 @@ def _describe(status: int) -> str:
     return f"exit status {os.waitstatus_to_exitcode(status)}"
 
 
-def _be_the_child(request: Row, settings: Settings, writer: int) -> None:
-    """Never returns. What the architecture prints goes nowhere."""
+def _be_the_child(request: Row, settings: Settings, writer: int, errors: int) -> None:
+    """Never returns. Of what the architecture prints, only errors are kept."""
     code = 1
     try:
         # Not to outlive the process that watches the time.
         ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
         nowhere = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1):
-            os.dup2(nowhere, stream)
-        if not os.environ.get("TORUS_COMPAT_STDERR"):
-            os.dup2(nowhere, 2)
+        for stream, target in enumerate((nowhere, nowhere, errors)):
+            os.dup2(target, stream)
         _run(request, settings, writer)
         code = 0
     except BaseException:
@@ -213,15 +236,13 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
-    for module in ("transformers", "diffusers"):
-        with contextlib.suppress(ImportError):
-            importlib.import_module(module)
-    with contextlib.suppress(ImportError):
-        importlib.import_module("transformers.modeling_utils")
-        importlib.import_module("transformers.generation")
-        importlib.import_module("transformers.models.auto.modeling_auto")
     for line in sys.stdin:
-        print(json.dumps(_Run(json.loads(line), settings).row()), flush=True)
+        request = json.loads(line)
+        # Before the process is copied, so that it is done once.
+        for module in _MODULES[request["name"].partition("/")[0]]:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module)
+        print(json.dumps(_Run(request, settings).row()), flush=True)
 
 
 if __name__ == "__main__":
