@@ -69,11 +69,13 @@ def make_model(name: str) -> torch.nn.Module:
     NotBuiltError
         If no small configuration of the class is known, or this version of Diffusers lacks it.
     """
+    if name not in MODELS:
+        raise NotBuiltError(f"no small configuration of {name} is known")
     import diffusers
 
     cls = getattr(diffusers, name.partition("/")[0], None)
-    if name not in MODELS or cls is None:
-        raise NotBuiltError(f"no small configuration of {name} is known")
+    if cls is None:
+        raise NotBuiltError(f"this version of Diffusers has no {name}")
     torch.manual_seed(0)
     model = cls(**MODELS[name][0]).eval()
     perturb(model)
