@@ -148,6 +148,7 @@ void torus_storage_set(torus_storage_t *storage, torus_value_t *value) {
   torus_value_t *next = device->capture != NULL ? torus_capture_write(device, storage, value)
                                                 : torus_value_retain(value);
   torus_value_t *old = storage->value;
+  if (storage->is_abstract) torus_storage_leave_abstract(storage, next);
   if (next != NULL && storage->pinned != NULL) next = lie_as_pinned(storage, next);
   if (next != NULL && storage->pinned == NULL) {
     storage->pinned = torus_sharding_retain(next->wanted);
