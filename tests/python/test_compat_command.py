@@ -180,6 +180,7 @@ def test_pages(tmp_path) -> None:
     page = _write(tmp_path).read_text()
     text = (tmp_path / "compatibility.md").read_text()
     assert "| torus | forward | 3 | 2 | 66.7% | 1 | 33.3% |" in text
+    assert "| torus, where other was run | forward | 1 | 1 | 100.0% | 1 | 100.0% |" in text
     assert "| other | forward | 1 | 0 | 0.0% | 0 | 0.0% |" in text
     assert "`torus compat --only transformers/odd`" in text
     assert "http" not in page.replace("http-equiv", "")

@@ -126,7 +126,9 @@ def run(arguments: argparse.Namespace) -> int:
         rows = _run(names, stages, settings, arguments, journal)
     if arguments.report:
         kept = [r for r in journal.rows.values() if r["mode"] == arguments.mode]
-        pages.write(pathlib.Path(arguments.report), kept, arguments.label, arguments.mode)
+        note = "compiled without optimising (--quick)" if arguments.quick else ""
+        folder = pathlib.Path(arguments.report)
+        pages.write(folder, kept, arguments.label, arguments.mode, note)
     if arguments.json:
         for row in rows:
             print(json.dumps(row))

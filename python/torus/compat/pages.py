@@ -38,7 +38,9 @@ for all of them, so the shares are not weighted by popularity.
 """
 
 
-def write(folder: pathlib.Path, rows: list[dict[str, Any]], label: str, mode: str) -> None:
+def write(
+    folder: pathlib.Path, rows: list[dict[str, Any]], label: str, mode: str, note: str = ""
+) -> None:
     """Write the record of a run, then both pages from all records.
 
     Parameters
@@ -47,12 +49,12 @@ def write(folder: pathlib.Path, rows: list[dict[str, Any]], label: str, mode: st
         Gets ``compatibility.md``, ``compatibility.html`` and ``data/compatibility``.
     rows : list of dict
         What the worker found for each architecture; empty: only write the pages anew.
-    label, mode : str
+    label, mode, note : str
         Of this run, see `Record`.
     """
     data = folder.joinpath(*_DATA)
     if rows:
-        records.save(data, records.make(rows, label, mode))
+        records.save(data, records.make(rows, label, mode, note))
     found = records.load(data)
     (folder / "compatibility.md").write_text(markdown(found), "utf-8")
     (folder / "compatibility.html").write_text(html(found, records.history(data)), "utf-8")
@@ -76,14 +78,23 @@ def _percent(part: int, whole: int) -> str:
 def _shares(found: list[Record]) -> Iterator[str]:
     yield "| run | stage | run on the CPU | agree | share | without fallback | share |"
     yield "|---|---|---:|---:|---:|---:|---:|"
-    for record in found:
+    for record in _side_by_side(found):
         for stage, (passed, clean, tried) in records.shares(record).items():
             shares = f"{passed} | {_percent(passed, tried)} | {clean} | {_percent(clean, tried)}"
             yield f"| {record.title} | {stage} | {tried} | {shares} |"
     yield ""
     for record in found:
         versions = ", ".join(f"{k} {v}" for k, v in record.versions.items())
-        yield f"{record.title}: {record.date}, {versions}.  "
+        note = f" {record.note}." if record.note else ""
+        yield f"{record.title}: {record.date}, {versions}.{note}  "
+
+
+def _side_by_side(found: list[Record]) -> Iterator[Record]:
+    """Yield the records, ahead of each other backend's our own on the same architectures."""
+    for record in found:
+        if record.label != found[0].label:
+            yield records.on_the_same(found[0], record)
+        yield record
 
 
 def _remains(record: Record) -> list[str]:
@@ -129,7 +140,12 @@ def _not_run(rows: list[dict[str, Any]]) -> list[str]:
 def html(found: list[Record], history: list[dict[str, Any]]) -> str:
     """Return the page of HTML, which holds its data and its script."""
     template = importlib.resources.files("torus.compat").joinpath("page.html").read_text("utf-8")
-    data = {"records": [_for_page(record) for record in found], "history": history}
+    shares = [[r.title, records.shares(r)] for r in _side_by_side(found)]
+    data = {
+        "records": [_for_page(record) for record in found],
+        "shares": shares,
+        "history": history,
+    }
     # "</" would end the element that the data stands in.
     text = json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
     return template.replace("{{data}}", text)
@@ -150,6 +166,7 @@ def _for_page(record: Record) -> dict[str, Any]:
         "mode": record.mode,
         "date": record.date,
         "versions": record.versions,
+        "note": record.note,
         "shares": records.shares(record),
         "rows": rows,
     }

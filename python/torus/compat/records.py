@@ -8,6 +8,7 @@ import datetime
 import importlib.metadata
 import json
 import pathlib
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -37,6 +38,8 @@ class Record:
         By package.
     rows : list of dict
         What the worker found for each architecture.
+    note : str
+        What else the reader should know of the run.
     """
 
     label: str
@@ -44,6 +47,7 @@ class Record:
     date: str
     versions: dict[str, str]
     rows: list[Row]
+    note: str = ""
 
     @property
     def title(self) -> str:
@@ -51,7 +55,7 @@ class Record:
         return self.label if self.mode == "eager" else f"{self.label}, {self.mode}"
 
 
-def make(rows: Iterable[Row], label: str, mode: str) -> Record:
+def make(rows: Iterable[Row], label: str, mode: str, note: str = "") -> Record:
     """Return a record of today with the versions that are installed."""
     versions = {}
     for package in _PACKAGES:
@@ -63,7 +67,7 @@ def make(rows: Iterable[Row], label: str, mode: str) -> Record:
         versions.pop("torus-tpu", None)
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     kept = [{k: v for k, v in row.items() if k not in _DROPPED} for row in rows]
-    return Record(label, mode, today, versions, sorted(kept, key=lambda row: row["name"]))
+    return Record(label, mode, today, versions, sorted(kept, key=lambda row: row["name"]), note)
 
 
 def save(folder: pathlib.Path, record: Record) -> None:
@@ -79,7 +83,8 @@ def save(folder: pathlib.Path, record: Record) -> None:
     about = {k: v for k, v in dataclasses.asdict(record).items() if k != "rows"}
     lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in record.rows)
     head = json.dumps(about)[:-1]
-    path = folder / f"{record.label}-{record.mode}.json"
+    name = re.sub(r"[^a-z0-9.]+", "-", f"{record.label}-{record.mode}".lower())
+    path = folder / f"{name}.json"
     path.write_text(f'{head}, "rows": [\n{lines}\n]}}\n', "utf-8")
     runs = [run for run in history(folder) if _same_run(run, about) is False]
     runs.append({**about, "shares": shares(record)})
@@ -96,8 +101,26 @@ def shares(record: Record) -> dict[str, list[int]]:
     found = {}
     for stage in report.stages(record.rows):
         passed, tried = report.share(record.rows, stage)
-        found[stage] = [passed, report.without_fallback(record.rows, stage), tried]
+        if tried:
+            found[stage] = [passed, report.without_fallback(record.rows, stage), tried]
     return found
+
+
+def on_the_same(record: Record, other: Record) -> Record:
+    """Return of a record what another one has too, for shares side by side."""
+    counted = (*report.PASSES, *report.FAILURES)
+    wanted = {
+        (row["name"], stage)
+        for row in other.rows
+        for stage, found in row["stages"].items()
+        if found["verdict"] in counted
+    }
+    rows = []
+    for row in record.rows:
+        stages = {k: v for k, v in row["stages"].items() if (row["name"], k) in wanted}
+        rows += [{**row, "stages": stages}] if stages else []
+    title = f"{record.label}, where {other.label} was run"
+    return dataclasses.replace(record, label=title, rows=rows)
 
 
 def load(folder: pathlib.Path) -> list[Record]:
