@@ -69,7 +69,9 @@ def extend(few: Result, more: Result, counts: tuple[int, int], wanted: int) -> R
     steps = (wanted - counts[0]) / (counts[1] - counts[0])
 
     def line(a: float | None, b: float | None) -> float:
-        return (a or 0) + ((b or 0) - (a or 0)) * steps
+        # What the layers do not set, such as the memory of a large head, may shrink by chance
+        # from one program to the next; with more layers nothing does.
+        return max((a or 0) + ((b or 0) - (a or 0)) * steps, b or 0)
 
     made = dataclasses.replace(more, extended_from=counts)
     for name in _GROWING:

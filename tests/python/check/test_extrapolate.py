@@ -44,6 +44,11 @@ def test_the_verdict_goes_by_the_extended_peak() -> None:
     assert made.verdict.needed_bytes == 3300
 
 
+def test_nothing_shrinks_with_more_layers() -> None:
+    made = extrapolate.extend(result(1, 500), result(2, 450), (1, 2), 80)
+    assert made.peak_bytes == 450
+
+
 def test_models_of_fewer_layers() -> None:
     large = source.find(str(CONFIGS / "gemma-3-27b.json"))
     assert extrapolate.layer_count(large) == 62
