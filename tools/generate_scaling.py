@@ -22,7 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 KEPT = ROOT / "build" / "scaling.json"
 COUNTS = (1, 4, 16, 64, 256)
 SEQ = 2048
-LAYERS = (1, 2)
+LAYERS = (2, 4)
 # Title, configuration, plan: what one would train them with.
 RUNS = (
     ("Llama 3 8B", "llama-3-8b", "fsdp"),
