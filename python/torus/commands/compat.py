@@ -126,15 +126,23 @@ def run(arguments: argparse.Namespace) -> int:
         rows = _run(names, stages, settings, arguments, journal)
     if arguments.report:
         kept = [r for r in journal.rows.values() if r["mode"] == arguments.mode]
-        note = "compiled without optimising (--quick)" if arguments.quick else ""
         folder = pathlib.Path(arguments.report)
-        pages.write(folder, kept, arguments.label, arguments.mode, note)
+        pages.write(folder, kept, arguments.label, arguments.mode, _note(kept, arguments))
     if arguments.json:
         for row in rows:
             print(json.dumps(row))
     else:
         _print(rows)
     return int(any(report.is_failure(row) for row in rows))
+
+
+def _note(rows: list[Row], arguments: argparse.Namespace) -> str:
+    """Say what of a run the reader of its report has to know."""
+    parts = ["compiled without optimising (--quick)"] if arguments.quick else []
+    count = len(_names(None))
+    if len(rows) < count:
+        parts.append(f"{len(rows)} of {count} architectures were tried")
+    return "; ".join(parts)
 
 
 def _names(only: str | None) -> list[str]:
