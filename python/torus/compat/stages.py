@@ -155,7 +155,7 @@ def _confirmed(
 
 _PLUGIN = re.compile(
     r"untyped custom call|no FFI handler|No such compile option|does not support memory stat"
-    r"|computation_partitioner",
+    r"|computation_partitioner|not supported by XLA:CPU",
     re.I,
 )
 
