@@ -42,7 +42,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 losses = []
 for inputs, target in loader:
     optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model(inputs), target)
+    loss = (model(inputs) - target).square().mean()
     loss.backward()
     optimizer.step()
     torch_xla.sync()
