@@ -5,17 +5,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 from torch_tpu import _C, aot
 
 from torus.opinfo.judge import Plan, Verdict, op_name, samples, side_of
-
-
-class _NotNativeError(Exception):
-    """The operator is not lowered, which is no matter of the compiler."""
 
 
 def judge(op: Any, plan: Plan, first_kind: int = 0) -> Verdict:
@@ -73,13 +69,16 @@ def _program_of(op: Any, side: Any, grad: bool) -> str | None:
         side.run(op, None)
         return side.outputs + (side.gradients() if grad else [])
 
-    torch.tpu.synchronize()
     try:
-        return _captured(run)
-    except RuntimeError as error:
-        if "while a graph is captured" not in str(error):
-            raise
-    # It waits for its own results, as those do whose size depends on values.
+        return aot.lower(run).text
+    except ValueError:
+        return None
+    except aot.NotLowered:
+        return _last_program_of(run)
+
+
+def _last_program_of(run: Callable[[], list[Any]]) -> str | None:
+    """Run what waits for its own results, as that does whose size depends on values."""
     torch.tpu.synchronize()
     _C._clear_program_cache()
     before = _C._metrics()["compilations"]
@@ -87,19 +86,6 @@ def _program_of(op: Any, side: Any, grad: bool) -> str | None:
     torch.tpu.synchronize()
     del kept
     return _C._last_program_text() if _C._metrics()["compilations"] > before else None
-
-
-def _captured(run: Any) -> str | None:
-    graph = _C._Graph()
-    graph.begin()
-    try:
-        kept = [leaf for leaf in tree_leaves(run()) if isinstance(leaf, torch.Tensor)]
-        graph.end()
-        text = None if graph.is_empty() else graph.text()
-        del kept
-        return text
-    finally:
-        graph.drop()
 
 
 def _compile(text: str, target: str) -> None:
