@@ -1,6 +1,9 @@
 // Copyright The Torus Authors. Licensed under the Apache License, Version 2.0.
 #include "sharding.h"
 
+#include <ATen/ops/empty_like_native.h>
+#include <torch/library.h>
+
 #include <memory>
 #include <optional>
 #include <tuple>
@@ -95,6 +98,18 @@ std::optional<Layout> layout_of(const at::Tensor &tensor) {
                 {layout.placement, layout.placement + layout.device_count}};
 }
 
+// zeros_like and its kin begin here: what they make lies as what it is like, so that an optimizer's
+// states lie as its parameters.
+at::Tensor empty_like(const at::Tensor &self, std::optional<at::ScalarType> dtype,
+                      std::optional<at::Layout> layout, std::optional<at::Device> device,
+                      std::optional<bool> pin_memory, std::optional<at::MemoryFormat> format) {
+  at::Tensor made = at::native::empty_like(self, dtype, layout, device, pin_memory, format);
+  if (made.device() == self.device() && made.numel() > 0 && made.layout() == at::kStrided) {
+    torus_storage_lie_like(view_of(made).storage, view_of(self).storage);
+  }
+  return made;
+}
+
 py::bytes last_optimized() {
   char *bytes = nullptr;
   size_t size = 0;
@@ -117,3 +132,5 @@ void define_shardings(py::module_ &m) {
 }
 
 } // namespace torus
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { m.impl("empty_like", TORCH_FN(torus::empty_like)); }

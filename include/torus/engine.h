@@ -166,6 +166,8 @@ torus_storage_t *torus_storage_retain(torus_storage_t *storage);
 void torus_storage_release(torus_storage_t *storage); /* accepts NULL */
 int torus_storage_device(const torus_storage_t *storage);
 size_t torus_storage_size_bytes(const torus_storage_t *storage);
+/* What is written to |storage| will lie on the devices as what is in |like| does, where it can. */
+void torus_storage_lie_like(torus_storage_t *storage, const torus_storage_t *like);
 /* Keeps the leading bytes. */
 TORUS_NODISCARD torus_status_t torus_storage_resize(torus_storage_t *storage, size_t size_bytes);
 /* Installs |value| (retained) as the whole content; sizes must agree. Device must be locked. */

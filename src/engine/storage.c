@@ -143,6 +143,10 @@ static torus_value_t *lie_as_pinned(torus_storage_t *storage, torus_value_t *val
   return laid;
 }
 
+void torus_storage_lie_like(torus_storage_t *storage, const torus_storage_t *like) {
+  if (storage->pinned == NULL) storage->pinned = torus_sharding_retain(like->pinned);
+}
+
 void torus_storage_set(torus_storage_t *storage, torus_value_t *value) {
   torus_device_t *device = &storage->engine->devices[storage->device];
   torus_value_t *next = device->capture != NULL ? torus_capture_write(device, storage, value)

@@ -308,20 +308,6 @@ static void set_precision(hlo_graph_t *g, const torus_request_t *request) {
   hlo_graph_set_precision(g, follows ? precisions[request->precision] : HLO_PRECISION_HIGHEST);
 }
 
-/* zeros_like and its kin lie on several devices as what they are like: so that an optimizer's states
- * lie as their parameters. */
-static void lie_alike(const torus_device_t *device, const torus_request_t *request) {
-  if (request->arg_count == 0 || request->args[0].tag != TORUS_ARG_TENSOR) return;
-  const torus_storage_t *storage = request->args[0].as.views[0].storage;
-  torus_value_t *made = device->results[0].value;
-  if (storage == NULL || storage->pinned == NULL || made == NULL) return;
-  const char *end = strstr(request->op->name, "_like");
-  const bool is_like = end != NULL && (end[5] == 0 || end[5] == '.');
-  if (is_like && made->wanted == NULL && torus_value_can_lie(made, storage->pinned)) {
-    made->wanted = torus_sharding_retain(storage->pinned);
-  }
-}
-
 torus_status_t torus_engine_call(torus_engine_t *engine, const torus_request_t *request,
                                  torus_result_t **out_results, int *out_result_count) {
   *out_results = NULL;
@@ -344,7 +330,6 @@ torus_status_t torus_engine_call(torus_engine_t *engine, const torus_request_t *
   if (status == TORUS_OK && device->window.serial == serial)
     note_numbers(device, call.graph, softs);
   if (status != TORUS_OK && device->window.serial == serial) device->window.check_count = checks;
-  if (status == TORUS_OK && call.result_count > 0) lie_alike(device, request);
   *out_results = device->results;
   *out_result_count = status == TORUS_OK ? call.result_count : 0;
   device->call_results = call.results;

@@ -50,6 +50,8 @@ def run(
 
     def start() -> workers.Worker:
         environment = {"TORUS_FALLBACK": fallback}
+        if plan.target:
+            environment["TORUS_CACHE"] = "0"  # a program from disk comes without its text
         patience = seconds + _GRACE_SECONDS
         return workers.Worker([*_WORKER, settings], patience, environment, start='{"op"')
 

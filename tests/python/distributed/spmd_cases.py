@@ -121,7 +121,7 @@ def wrong_use_is_named() -> None:
     raises(ValueError, "TORUS_CPU_DEVICES=16", lambda: spmd.init_mesh((16,)))
     raises(ValueError, "different names", lambda: spmd.init_mesh((2, 4), ("a", "a")))
     raises(ValueError, "different devices", lambda: spmd.init_mesh((2,), devices=(1, 1)))
-    raises(ValueError, "needs a mesh", lambda: spmd.parallelize(nn.Linear(2, 2), mesh, "3d"))
+    raises(ValueError, "a plan is one of", lambda: spmd.parallelize(nn.Linear(2, 2), mesh, "3d"))
     raises(TypeError, "expected a tensor on device", lambda: spmd.layout_of(x))
     other = spmd.init_mesh((2,), devices=(0, 1))
     a = spmd.distribute_tensor(torch.ones(8), mesh, [Shard(0), Replicate()])
@@ -303,7 +303,11 @@ def check_training(style: str) -> None:
 @case
 def llama_trains_with_data_parallelism() -> None:
     check_training("data")
-    assert set(collectives()) == {"all-reduce"}, collectives()
+    # What is gathered are the labels' places; gradients are summed, and nothing else moves.
+    moved = {"all-gather": 0, "all-reduce": 0}
+    for collective in hlo.Module(_C._last_program_optimized()).collectives:
+        moved[collective.kind] += collective.bytes
+    assert moved["all-gather"] <= 4096 < moved["all-reduce"], moved
 
 
 @case
