@@ -417,15 +417,22 @@ static torus_status_t pack(torus_program_cache_t *cache, const hlo_encoding_t *e
   return TORUS_OK;
 }
 
-static torus_status_t get_variant(torus_program_cache_t *cache, torus_job_t *job, entry_t *e,
-                                  const hlo_encoding_t *encoding, const int *aliases,
-                                  variant_t **out_variant) {
+/* What a look-up may have to make. */
+typedef enum { MAKE_NOTHING, MAKE_VARIANTS, MAKE_ENTRIES } making_t;
+
+static variant_t *find_variant(torus_program_cache_t *cache, const entry_t *e,
+                               const hlo_encoding_t *encoding) {
   for (variant_t *v = e->variants; v != NULL; v = v->next) {
     if (!variant_fits(v, encoding)) continue;
     count(cache->engine, &cache->engine->metrics.cache_hits);
-    *out_variant = v;
-    return TORUS_OK;
+    return v;
   }
+  return NULL;
+}
+
+static torus_status_t add_variant(torus_program_cache_t *cache, torus_job_t *job, entry_t *e,
+                                  const hlo_encoding_t *encoding, const int *aliases,
+                                  variant_t **out_variant) {
   variant_t *v = new_variant(e, encoding);
   if (v == NULL) return no_memory();
   torus_status_t status = make_program(cache, job, e, encoding, aliases, v);
@@ -441,15 +448,16 @@ static torus_status_t get_variant(torus_program_cache_t *cache, torus_job_t *job
 
 static torus_status_t get_keyed(torus_program_cache_t *cache, torus_job_t *job,
                                 const hlo_encoding_t *encoding, const torus_strbuf_t *key,
-                                const int *aliases, bool may_add, torus_launch_t *out_launch) {
+                                const int *aliases, making_t making, torus_launch_t *out_launch) {
   if (key->failed) return no_memory();
   const uint64_t hash = torus_hash_bytes(key->data, key->size, 0);
   entry_t *e = find_entry(cache, hash, key->data, key->size);
-  if (!may_add && (e == NULL || e->variants == NULL)) return TORUS_OK;
+  if (making != MAKE_ENTRIES && (e == NULL || e->variants == NULL)) return TORUS_OK;
   if (e == NULL) e = add_entry(cache, hash, key->data, key->size, encoding->soft_count);
   if (e == NULL) return no_memory();
-  variant_t *v = NULL;
-  TORUS_TRY(get_variant(cache, job, e, encoding, aliases, &v));
+  variant_t *v = find_variant(cache, e, encoding);
+  if (v == NULL && making == MAKE_NOTHING) return TORUS_OK;
+  if (v == NULL) TORUS_TRY(add_variant(cache, job, e, encoding, aliases, &v));
   return pack(cache, encoding, v, out_launch);
 }
 
@@ -466,14 +474,14 @@ static torus_status_t make_key(torus_job_t *job, const hlo_encoding_t *encoding,
 }
 
 static torus_status_t look_up(torus_program_cache_t *cache, torus_job_t *job,
-                              hlo_encoding_t *encoding, bool may_add, torus_launch_t *out_launch) {
+                              hlo_encoding_t *encoding, making_t making, torus_launch_t *out_launch) {
   *out_launch = (torus_launch_t){0};
   int *aliases = NULL;
   torus_strbuf_t key = {0};
   torus_status_t status = make_key(job, encoding, &key, &aliases);
   if (status == TORUS_OK) {
     pthread_mutex_lock(&cache->lock);
-    status = get_keyed(cache, job, encoding, &key, aliases, may_add, out_launch);
+    status = get_keyed(cache, job, encoding, &key, aliases, making, out_launch);
     pthread_mutex_unlock(&cache->lock);
   }
   torus_strbuf_deinit(&key);
@@ -483,10 +491,15 @@ static torus_status_t look_up(torus_program_cache_t *cache, torus_job_t *job,
 
 torus_status_t torus_program_cache_find(torus_program_cache_t *cache, torus_job_t *job,
                                         hlo_encoding_t *encoding, torus_launch_t *out_launch) {
-  return look_up(cache, job, encoding, false, out_launch);
+  return look_up(cache, job, encoding, MAKE_VARIANTS, out_launch);
+}
+
+torus_status_t torus_program_cache_peek(torus_program_cache_t *cache, torus_job_t *job,
+                                        hlo_encoding_t *encoding, torus_launch_t *out_launch) {
+  return look_up(cache, job, encoding, MAKE_NOTHING, out_launch);
 }
 
 torus_status_t torus_program_cache_get(torus_program_cache_t *cache, torus_job_t *job,
                                        hlo_encoding_t *encoding, torus_launch_t *out_launch) {
-  return look_up(cache, job, encoding, true, out_launch);
+  return look_up(cache, job, encoding, MAKE_ENTRIES, out_launch);
 }

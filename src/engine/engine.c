@@ -123,7 +123,8 @@ torus_status_t torus_device_unlock(torus_engine_t *engine, int device, torus_mod
   else if (torus_engine_is_abstract(engine)) mode = TORUS_MODE_STRICT;
   if (mode != TORUS_MODE_FUSED) {
     d->window.mode = mode;
-    status = torus_window_close(engine, device);
+    status = mode == TORUS_MODE_DEBUG ? torus_window_close_awaited(engine, device)
+                                      : torus_window_close(engine, device);
   }
   pthread_mutex_unlock(&d->lock);
   if (mode == TORUS_MODE_DEBUG && status == TORUS_OK) {
@@ -180,7 +181,7 @@ void torus_engine_drop_failure(torus_engine_t *engine, int device) {
 torus_status_t torus_engine_synchronize(torus_engine_t *engine, int device) {
   torus_device_t *d = &engine->devices[device];
   pthread_mutex_lock(&d->lock);
-  torus_status_t status = torus_window_close(engine, device);
+  torus_status_t status = torus_window_close_awaited(engine, device);
   pthread_mutex_unlock(&d->lock);
   if (status != TORUS_OK) return status;
   wait_for_queue(engine);

@@ -103,6 +103,8 @@ typedef struct torus_job {
                               * NULL: |donatable| decides */
   bool has_failed_input;     /* its error was reported with the program that failed first */
   bool is_bounded;           /* its program serves all sizes under a bound */
+  bool is_awaited;           /* who closed it waits for it next */
+  bool needs_worker;         /* its program is not in memory */
   torus_capture_t *capture;  /* retained */
   uint64_t random[2];        /* of a run of a capture: seed, offset */
   torus_sharding_t **layouts; /* per window input, NULL entries: as it lies; NULL: none; owned */
@@ -157,6 +159,7 @@ struct torus_engine {
   pthread_t worker;
   bool has_worker;           /* started and not joined */
   bool worker_waits;         /* the worker sleeps on |work| */
+  bool is_running;           /* a job is being run, by the worker or by a thread that waits */
   uint64_t wake_at;          /* least ticket that a thread on |done| waits for */
   bool is_shut_down;
   torus_job_t *first, *last;
@@ -168,7 +171,7 @@ struct torus_engine {
   torus_status_t deferred_error; /* of a check that the worker had to look at */
   hlo_graph_t *spare_graphs[8];
   int spare_count;
-  torus_program_cache_t *cache;  /* used by the worker only */
+  torus_program_cache_t *cache;  /* used by who runs a job */
   torus_bounds_t *bounds;        /* likewise; NULL: each size has its own program */
   torus_explain_t *explain;
   atomic_bool cache_only;
@@ -218,6 +221,8 @@ torus_status_t torus_window_add_check(torus_device_t *device, const torus_check_
 /* Hands the open window to the worker and opens the next. Device must be locked. On
  * RESOURCE_EXHAUSTED the window stays open as it was. */
 torus_status_t torus_window_close(torus_engine_t *engine, int device);
+/* The same when the caller waits for it next. */
+torus_status_t torus_window_close_awaited(torus_engine_t *engine, int device);
 /* The open window as a job that is not enqueued yet; the next window is open. Dead values are to be
  * dropped first. On failure the window stays open as it was. */
 torus_status_t torus_window_take(torus_engine_t *engine, int device, torus_job_t **out_job);
@@ -330,6 +335,9 @@ torus_status_t torus_program_cache_get(torus_program_cache_t *cache, torus_job_t
                                        hlo_encoding_t *encoding, torus_launch_t *out_launch);
 /* The same when the structure is known with these sizes; no executable otherwise. */
 torus_status_t torus_program_cache_find(torus_program_cache_t *cache, torus_job_t *job,
+                                        hlo_encoding_t *encoding, torus_launch_t *out_launch);
+/* The same, and only when nothing has to be compiled or loaded for it. */
+torus_status_t torus_program_cache_peek(torus_program_cache_t *cache, torus_job_t *job,
                                         hlo_encoding_t *encoding, torus_launch_t *out_launch);
 void torus_program_cache_clear(torus_program_cache_t *cache);
 void torus_program_cache_destroy(torus_program_cache_t *cache); /* accepts NULL */

@@ -94,7 +94,7 @@ static torus_status_t close_if_open(torus_value_t *value) {
   pthread_mutex_lock(&device->lock);
   torus_status_t status = TORUS_OK;
   if (atomic_load(&value->state) == TORUS_VALUE_OPEN) {
-    status = torus_window_close(value->engine, value->device);
+    status = torus_window_close_awaited(value->engine, value->device);
   }
   pthread_mutex_unlock(&device->lock);
   return status;

@@ -203,9 +203,10 @@ torus_status_t torus_window_take(torus_engine_t *engine, int device, torus_job_t
   return TORUS_OK;
 }
 
-static torus_status_t dispatch(torus_engine_t *engine, int device) {
+static torus_status_t dispatch(torus_engine_t *engine, int device, bool is_awaited) {
   torus_job_t *job;
   TORUS_TRY(torus_window_take(engine, device, &job));
+  job->is_awaited = is_awaited;
   if (torus_log_is_on(TORUS_LOG_WINDOW)) log_window(job);
   return torus_engine_enqueue(engine, job);
 }
@@ -222,7 +223,7 @@ void torus_window_forget(torus_window_t *window) {
   window->mode = TORUS_MODE_FUSED;
 }
 
-torus_status_t torus_window_close(torus_engine_t *engine, int device) {
+static torus_status_t close_window(torus_engine_t *engine, int device, bool is_awaited) {
   torus_window_t *window = &engine->devices[device].window;
   if (engine->devices[device].capture != NULL) return torus_capture_refuse_wait();
   torus_status_ignore(hlo_graph_take_error(window->graph));
@@ -231,7 +232,17 @@ torus_status_t torus_window_close(torus_engine_t *engine, int device) {
     return TORUS_OK;
   }
   torus_window_drop_dead(window);
-  if (window->value_count > 0 || window->check_count > 0) return dispatch(engine, device);
+  if (window->value_count > 0 || window->check_count > 0) {
+    return dispatch(engine, device, is_awaited);
+  }
   torus_window_forget(window);
   return TORUS_OK;
+}
+
+torus_status_t torus_window_close(torus_engine_t *engine, int device) {
+  return close_window(engine, device, false);
+}
+
+torus_status_t torus_window_close_awaited(torus_engine_t *engine, int device) {
+  return close_window(engine, device, true);
 }

@@ -1,5 +1,6 @@
 /* Copyright The Torus Authors. Licensed under the Apache License, Version 2.0. */
-/* The worker: takes closed windows in order, finds or compiles their programs, runs them. */
+/* Closed windows are run one at a time, in order: by the worker, which compiles what is new, or by a
+ * thread that waits for them, when nothing but known programs stands between. */
 #include <string.h>
 
 #include "engine/engine_internal.h"
@@ -18,18 +19,16 @@ void torus_job_destroy(torus_job_t *job) {
   torus_free(job);
 }
 
-void torus_engine_wait_ticket(torus_engine_t *engine, uint64_t ticket) {
-  while (engine->finished < ticket && !(engine->is_shut_down && engine->queued == 0)) {
-    if (ticket < engine->wake_at) engine->wake_at = ticket;
-    pthread_cond_wait(&engine->done, &engine->lock);
-  }
-}
-
 static void fail_values(torus_window_t *window, torus_status_t status) {
   for (size_t i = 0; i < window->value_count; ++i) {
     window->values[i]->error = torus_status_clone(status);
     atomic_store(&window->values[i]->state, TORUS_VALUE_FAILED);
   }
+}
+
+/* With engine.lock held. */
+static void wake_worker(torus_engine_t *engine) {
+  if (engine->worker_waits) pthread_cond_signal(&engine->work);
 }
 
 torus_status_t torus_engine_enqueue(torus_engine_t *engine, torus_job_t *job) {
@@ -53,7 +52,8 @@ torus_status_t torus_engine_enqueue(torus_engine_t *engine, torus_job_t *job) {
     }
     engine->metrics.windows += 1;
     engine->metrics.operators += (int64_t)job->window.op_count;
-    if (engine->worker_waits) pthread_cond_signal(&engine->work);
+    const bool is_next = engine->first == job && !engine->is_running;
+    if (!(job->is_awaited && is_next)) wake_worker(engine);
   }
   pthread_mutex_unlock(&engine->lock);
   if (status != TORUS_OK) {
@@ -75,21 +75,36 @@ static void look_for_work(torus_engine_t *engine) {
   }
 }
 
+/* The first job, to be run by the caller; NULL when there is none. With engine.lock held. */
+static torus_job_t *take_job(torus_engine_t *engine) {
+  torus_job_t *job = engine->first;
+  if (job == NULL) return NULL;
+  engine->first = job->next;
+  if (engine->first == NULL) engine->last = NULL;
+  engine->is_running = true;
+  atomic_fetch_sub(&engine->waiting_jobs, 1);
+  return job;
+}
+
+/* It was not run, and is the first again. With engine.lock held. */
+static void put_back(torus_engine_t *engine, torus_job_t *job) {
+  job->next = engine->first;
+  engine->first = job;
+  if (engine->last == NULL) engine->last = job;
+  engine->is_running = false;
+  atomic_fetch_add(&engine->waiting_jobs, 1);
+}
+
 /* NULL when the engine was shut down and nothing is left. */
 static torus_job_t *next_job(torus_engine_t *engine) {
   look_for_work(engine);
   pthread_mutex_lock(&engine->lock);
-  while (engine->first == NULL && !engine->is_shut_down) {
+  while (engine->is_running || (engine->first == NULL && !engine->is_shut_down)) {
     engine->worker_waits = true;
     pthread_cond_wait(&engine->work, &engine->lock);
   }
   engine->worker_waits = false;
-  torus_job_t *job = engine->first;
-  if (job != NULL) {
-    engine->first = job->next;
-    if (engine->first == NULL) engine->last = NULL;
-    atomic_fetch_sub(&engine->waiting_jobs, 1);
-  }
+  torus_job_t *job = take_job(engine);
   pthread_mutex_unlock(&engine->lock);
   return job;
 }
@@ -279,6 +294,8 @@ static void recycle(torus_engine_t *engine, torus_job_t *job) {
     engine->spare_graphs[engine->spare_count++] = graph;
     graph = NULL;
   }
+  engine->is_running = false;
+  if (engine->first != NULL || engine->is_shut_down) wake_worker(engine);
   engine->queued -= 1;
   engine->finished += 1;
   if (engine->finished >= engine->wake_at) {
@@ -289,18 +306,103 @@ static void recycle(torus_engine_t *engine, torus_job_t *job) {
   hlo_graph_destroy(graph);
 }
 
-static void run_and_publish(torus_engine_t *engine, torus_job_t *job) {
-  torus_buffer_t **results = torus_alloc((job->output_count + 1) * sizeof *results);
-  torus_status_t status =
-      results != NULL ? run_job(engine, job, results)
-                      : torus_status_make(TORUS_STATUS_RESOURCE_EXHAUSTED, "out of host memory");
+static void publish(torus_engine_t *engine, torus_job_t *job, torus_status_t status,
+                    torus_buffer_t **results) {
   if (status == TORUS_OK) {
     publish_results(engine, job, results);
   } else {
     publish_failure(engine, job, place_failure(job, status));
   }
+}
+
+static void run_and_publish(torus_engine_t *engine, torus_job_t *job) {
+  torus_buffer_t **results = torus_alloc((job->output_count + 1) * sizeof *results);
+  torus_status_t status =
+      results != NULL ? run_job(engine, job, results)
+                      : torus_status_make(TORUS_STATUS_RESOURCE_EXHAUSTED, "out of host memory");
+  publish(engine, job, status, results);
   torus_free(results);
 }
+
+/* ---- threads that wait ---- */
+
+/* Runs a window whose program is in memory; false, with nothing done, when it is not. */
+static bool run_known_window(torus_engine_t *engine, torus_job_t *job, torus_buffer_t **results) {
+  hlo_encoding_t encoding = {0};
+  torus_launch_t program = {0};
+  if (has_padded_input(&job->window) || torus_job_is_spread(job)) return false;
+  torus_status_t status = encode(job, &encoding);
+  if (status == TORUS_OK) {
+    status = torus_program_cache_peek(engine->cache, job, &encoding, &program);
+  }
+  const bool is_known = status == TORUS_OK && program.executable != NULL;
+  torus_status_ignore(is_known ? TORUS_OK : status);
+  if (is_known) {
+    status = run_encoded(engine, job, &encoding, &program, results);
+    publish(engine, job, status, results);
+  }
+  torus_executable_release(program.executable);
+  hlo_encoding_deinit(&encoding);
+  return is_known;
+}
+
+static bool run_known(torus_engine_t *engine, torus_job_t *job) {
+  torus_buffer_t **results = torus_alloc((job->output_count + 1) * sizeof *results);
+  bool is_run = false;
+  if (results != NULL && job->capture != NULL && job->window.graph == NULL) {
+    publish(engine, job, torus_capture_run(engine, job, results), results);
+    is_run = true;
+  } else if (results != NULL && job->capture == NULL) {
+    is_run = run_known_window(engine, job, results);
+  }
+  torus_free(results);
+  return is_run;
+}
+
+/* Small programs run on the thread that launches them: it needs a stack such as the worker has. */
+enum { LEAST_STACK_BYTES = 1 << 20 };
+
+static bool has_roomy_stack(void) {
+  static _Thread_local int roomy; /* 0: not known yet */
+  pthread_attr_t attributes;
+  size_t bytes = 0;
+  if (roomy == 0) {
+    if (pthread_getattr_np(pthread_self(), &attributes) == 0) {
+      pthread_attr_getstacksize(&attributes, &bytes);
+      pthread_attr_destroy(&attributes);
+    }
+    roomy = bytes >= LEAST_STACK_BYTES ? 1 : -1;
+  }
+  return roomy > 0;
+}
+
+/* Runs the first job here if its program is there: to hand it to the worker and wait would take two
+ * switches of thread, several times as long as a small program. With engine.lock held, which is
+ * given up meanwhile. */
+static bool help(torus_engine_t *engine) {
+  if (engine->is_running || engine->first == NULL || engine->first->needs_worker) return false;
+  if (!has_roomy_stack()) return false;
+  torus_job_t *job = take_job(engine);
+  pthread_mutex_unlock(&engine->lock);
+  const bool is_run = run_known(engine, job);
+  if (is_run) recycle(engine, job);
+  pthread_mutex_lock(&engine->lock);
+  if (is_run) return true;
+  job->needs_worker = true;
+  put_back(engine, job);
+  return false;
+}
+
+void torus_engine_wait_ticket(torus_engine_t *engine, uint64_t ticket) {
+  while (engine->finished < ticket && !(engine->is_shut_down && engine->queued == 0)) {
+    if (help(engine)) continue;
+    if (!engine->is_running) wake_worker(engine);
+    if (ticket < engine->wake_at) engine->wake_at = ticket;
+    pthread_cond_wait(&engine->done, &engine->lock);
+  }
+}
+
+/* ---- the worker ---- */
 
 void *torus_worker_main(void *argument) {
   torus_engine_t *engine = argument;
