@@ -195,6 +195,7 @@ public:
   }
 
   const std::string &text() const { return text_; }
+  uint64_t drawn() const { return drawn_; }
 
   py::list arguments() const {
     static const char *const kinds[] = {"storage", "constant", "random"};
@@ -223,7 +224,7 @@ private:
   int device_ = 0;
   bool is_recording_ = false;
   bool for_tpu_ = false;
-  uint64_t first_offset_ = 0;
+  uint64_t first_offset_ = 0, drawn_ = 0; // blocks of random numbers that a run uses up
 
   torus_capture_t *capture() const {
     TORCH_CHECK(capture_ != nullptr, "this lowering has not ended");
@@ -238,7 +239,9 @@ private:
     collect_missing(false);
     TpuGenerator *const generator = resolve_generator(std::nullopt, device_);
     std::lock_guard<std::mutex> guard(generator->mutex_);
-    if (generator->get_offset() > first_offset_) generator->set_offset(first_offset_);
+    const uint64_t now = generator->get_offset();
+    drawn_ = now > first_offset_ ? now - first_offset_ : 0;
+    if (drawn_ > 0) generator->set_offset(first_offset_);
   }
 
   static py::dict describe(const torus_capture_slot_t &slot) {
@@ -313,6 +316,7 @@ void define_aot(py::module_ &m) {
       .def("end", &Lowering::end, release)
       .def("abort", &Lowering::abort, release)
       .def("text", &Lowering::text)
+      .def("drawn", &Lowering::drawn)
       .def("arguments", &Lowering::arguments)
       .def("outputs", &Lowering::outputs);
   m.def("_abstract_begin", [] { check(torus_abstract_begin(engine())); }, release);

@@ -8,6 +8,7 @@
 #include "allocator.h"
 #include "aot.h"
 #include "dispatch.h"
+#include "export.h"
 #include "fallback.h"
 #include "generator.h"
 #include "graph.h"
@@ -294,4 +295,5 @@ PYBIND11_MODULE(_C, m) {
   torus::define_aot(m);
   torus::define_programs(m);
   torus::define_shardings(m);
+  torus::define_export(m);
 }

@@ -106,6 +106,28 @@ torus_capture_slot_t torus_capture_argument(const torus_capture_t *capture, size
 size_t torus_capture_result_count(const torus_capture_t *capture);
 torus_capture_slot_t torus_capture_output(const torus_capture_t *capture, size_t index);
 
+/* ---- loading ---- */
+
+typedef struct torus_program_bytes {
+  const char *data;
+  size_t size;
+  bool is_serialized; /* an executable of this plugin; else StableHLO */
+} torus_program_bytes_t;
+
+/* A program from elsewhere, to be run with torus_capture_apply. |arguments| and |results| say what it
+ * takes and gives: kinds STORAGE and RANDOM, types, and which result an argument gives its memory to.
+ * |out_capture| must be released by the caller. */
+TORUS_NODISCARD torus_status_t torus_capture_load(torus_engine_t *engine, int device,
+                                                  const torus_program_bytes_t *bytes,
+                                                  const torus_capture_slot_t *arguments,
+                                                  size_t argument_count,
+                                                  const torus_capture_slot_t *results,
+                                                  size_t result_count,
+                                                  torus_capture_t **out_capture);
+/* The executable, for torus_capture_load; freed by the caller with torus_free. */
+TORUS_NODISCARD torus_status_t torus_capture_serialize(const torus_capture_t *capture,
+                                                       char **out_bytes, size_t *out_size);
+
 torus_capture_t *torus_capture_retain(torus_capture_t *capture);
 void torus_capture_release(torus_capture_t *capture); /* accepts NULL */
 

@@ -17,7 +17,6 @@ static torus_status_t print_encoded(torus_job_t *job, const hlo_encoding_t *enco
                                     torus_strbuf_t *text) {
   int *aliases = NULL;
   TORUS_TRY(arguments_of(job, encoding, &aliases));
-  hlo_graph_set_mixed_products(job->window.graph, true); /* for matrix units, wherever we are */
   torus_status_t status =
       hlo_print(job->window.graph, job->outputs, job->output_count, NULL, aliases, text);
   torus_free(aliases);

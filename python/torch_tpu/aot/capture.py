@@ -130,6 +130,14 @@ class Slot:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
+@dataclass(frozen=True)
+class Returned:
+    """A tensor that a function returned: which output has its elements, and its shape."""
+
+    output: int
+    shape: tuple[int, ...]
+
+
 @dataclass
 class Lowered:
     """A function as one program.
@@ -144,7 +152,14 @@ class Lowered:
     donated : list of int
         Inputs whose memory a result takes: parameters that are updated in place, caches.
     returned : list of int
-        For each tensor in what the function returned, flattened, its place in `outputs`.
+        For each tensor on the device in what the function returned, flattened, its place in
+        `outputs`.
+    result : Any
+        What the function returned, with a `Returned` for each of those tensors.
+    written : list of tuple of str and int
+        What was there before and is written: its name, and its place in `outputs`.
+    drawn : int
+        How many blocks of four random numbers a run uses up.
     fallbacks : list of Missing
         Operators for which zeros of the right shape stand in; empty unless they were to be
         collected.
@@ -155,6 +170,9 @@ class Lowered:
     outputs: list[Slot]
     donated: list[int]
     returned: list[int]
+    result: Any
+    written: list[tuple[str, int]]
+    drawn: int
     fallbacks: list[Missing]
 
     def with_shardings(self, shardings: Mapping[int, str], num_partitions: int) -> str:
@@ -222,7 +240,7 @@ def lower(
         with torch.compiler._compile_session_context():
             returned = _call(fn, args, kwargs)
         made = known.made_meanwhile()
-        lowering.end([tensor for _, tensor in (*returned, *made)])
+        lowering.end([tensor for _, tensor in (*returned.tensors, *made)])
     except Exception as error:
         missing = [Missing(*entry) for entry in _C._take_missing()]
         if missing:
@@ -234,46 +252,74 @@ def lower(
     return _describe(lowering, known, returned, made)
 
 
-def _call(fn: Callable[..., Any], args: Any, kwargs: Any) -> list[tuple[str, torch.Tensor]]:
-    """Return the tensors of the result, each alone in a storage of its own."""
-    leaves, _ = pytree.tree_flatten_with_path(fn(*args, **kwargs))
-    return [
-        (names.of_path(path) or "result", _alone(leaf))
-        for path, leaf in leaves
-        if isinstance(leaf, torch.Tensor) and leaf.device.type == "tpu"
-    ]
+def _call(fn: Callable[..., Any], args: Any, kwargs: Any) -> _Result:
+    """Call the function; each tensor of its result becomes alone in a storage of its own."""
+    leaves, spec = pytree.tree_flatten_with_path(fn(*args, **kwargs))
+    result = _Result([], [], spec)
+    for path, leaf in leaves:
+        if isinstance(leaf, torch.Tensor) and leaf.device.type == "tpu":
+            result.tensors.append((names.of_path(path) or "result", _alone(leaf)))
+            result.leaves.append(Returned(-1, tuple(leaf.shape)))
+        else:
+            result.leaves.append(leaf)
+    return result
+
+
+@dataclass
+class _Result:
+    """What a function returned: named tensors, and leaves where those are shapes only."""
+
+    tensors: list[tuple[str, torch.Tensor]]
+    leaves: list[Any]
+    spec: pytree.TreeSpec
+
+    def described(self, outputs: list[int]) -> Any:
+        places = iter(outputs)
+        leaves = [
+            Returned(next(places), leaf.shape) if isinstance(leaf, Returned) else leaf
+            for leaf in self.leaves
+        ]
+        return pytree.tree_unflatten(leaves, self.spec)
 
 
 def _alone(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy, which costs no operation where the tensor is all of its storage."""
-    return tensor.detach().resolve_conj().resolve_neg().clone()
+    """Return a dense copy, which costs no operation where the tensor is all of its storage."""
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    return plain.clone(memory_format=torch.contiguous_format)
 
 
 def _describe(
     lowering: Any,
     known: names.Known,
-    returned: list[tuple[str, torch.Tensor]],
+    returned: _Result,
     made: list[tuple[str, torch.Tensor]],
 ) -> Lowered:
     inputs = [_input(raw, known) for raw in lowering.arguments()]
     owners = {slot.alias: i for i, slot in enumerate(inputs) if slot.alias is not None}
-    fresh = {_C._storage_key(tensor): (name, "result") for name, tensor in returned}
+    fresh = {_C._storage_key(tensor): (name, "result") for name, tensor in returned.tensors}
     fresh.update({_C._storage_key(tensor): (name, "buffer") for name, tensor in made})
     outputs: dict[int, Slot] = {}
     results: dict[int, int] = {}
+    written = []
     for raw in lowering.outputs():
         name, kind = fresh.get(raw["key"]) or known.name(raw["key"])
+        if raw["key"] not in fresh:
+            written.append((name, raw["result"]))
         number = results[raw["key"]] = raw["result"]
         if number not in outputs:
             outputs[number] = Slot(
                 name, tuple(raw["shape"]), raw["dtype"], kind, owners.get(number)
             )
+    places = [results[_C._storage_key(tensor)] for _, tensor in returned.tensors]
     return Lowered(
         text=lowering.text(),
         inputs=inputs,
         outputs=[outputs[i] for i in range(len(outputs))],
         donated=[i for i, slot in enumerate(inputs) if slot.alias is not None],
-        returned=[results[_C._storage_key(tensor)] for _, tensor in returned],
+        returned=places,
+        result=returned.described(places),
+        written=written,
+        drawn=lowering.drawn(),
         fallbacks=[Missing(*entry) for entry in _C._take_missing()],
     )
 

@@ -27,6 +27,18 @@ def _key(entry: Any) -> Any:
     return entry
 
 
+def tensors_of(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor, str]]:
+    """Yield name, tensor and kind of what a module holds, plain attributes included."""
+    for name, parameter in module.named_parameters():
+        yield name, parameter, "parameter"
+    for name, buffer in module.named_buffers():
+        yield name, buffer, "buffer"
+    for prefix, part in module.named_modules():
+        for name, value in vars(part).items():
+            if isinstance(value, torch.Tensor):
+                yield f"{prefix}.{name}" if prefix else name, value, "buffer"
+
+
 def referred(fn: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
     """Yield the modules and optimizers that a call reaches without running it, named.
 
@@ -123,13 +135,13 @@ class Known:
         return is_new
 
     def _add_module(self, prefix: str, module: torch.nn.Module) -> None:
-        for name, parameter in module.named_parameters():
-            self._parameters.setdefault(id(parameter), (prefix + name, parameter))
-            self._add(parameter, prefix + name, "parameter")
-            if parameter.grad is not None:
-                self._add(parameter.grad, f"{prefix}{name}.grad", "buffer")
-        for name, buffer in module.named_buffers():
-            self._add(buffer, prefix + name, "buffer")
+        for name, tensor, kind in tensors_of(module):
+            self._add(tensor, prefix + name, kind)
+            if kind != "parameter":
+                continue
+            self._parameters.setdefault(id(tensor), (prefix + name, tensor))
+            if tensor.grad is not None:
+                self._add(tensor.grad, f"{prefix}{name}.grad", "buffer")
 
     def _add_optimizer(self, name: str, optimizer: torch.optim.Optimizer) -> None:
         for group in optimizer.param_groups:
