@@ -141,10 +141,7 @@ class Exported:
     """
 
     def __init__(
-        self,
-        texts: tuple[str, str],
-        signature: _Signature,
-        state: dict[str, torch.Tensor],
+        self, texts: tuple[str, str], signature: _Signature, state: dict[str, torch.Tensor]
     ) -> None:
         self.text, self.tpu_text = texts
         self.inputs = signature.inputs
