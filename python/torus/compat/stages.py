@@ -265,7 +265,7 @@ class Runner:
         found, inputs = Found(programs=1), trees.to_device(self._subject.inputs, DEVICE)
         try:
             with torch.no_grad():
-                text = aot.lower(self._model(), **inputs).text
+                text = aot.lower(self._model(), for_tpu=True, **inputs).text
         except aot.NotLowered as error:  # it waits for a value, so that it is several programs
             return Found("none", as_error(error))
         try:

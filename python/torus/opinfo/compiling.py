@@ -77,7 +77,7 @@ def _program_of(op: Any, side: Any, grad: bool) -> str | None:
     )
     try:
         with unseeded:
-            return aot.lower(run).text
+            return aot.lower(run, for_tpu=True).text
     except ValueError:
         return None
     except aot.NotLowered:
