@@ -312,9 +312,6 @@ static void bernoulli_number(torus_call_t *call, hlo_graph_t *g) {
 TORUS_OP(bernoulli_p, "bernoulli.p", TORUS_OP_RANDOM) {
   bernoulli_number(call, g);
 }
-TORUS_OP(bernoulli_float, "bernoulli_.float", TORUS_OP_RANDOM) {
-  bernoulli_number(call, g);
-}
 
 static void bernoulli_tensor(torus_call_t *call, hlo_graph_t *g, hlo_t p) {
   target_t t = read_target(call);
