@@ -2,6 +2,7 @@
 #include "aot.h"
 
 #include <ATen/ops/empty_strided.h>
+#include <c10/util/strides.h>
 
 #include <algorithm>
 #include <mutex>
@@ -107,12 +108,6 @@ std::vector<int64_t> dims_in_memory(const at::Tensor &t) {
   return dims;
 }
 
-torus_storage_t *storage_behind(const at::Tensor &t) {
-  TORCH_CHECK(t.device().type() == kTpu, "expected a tensor on device \"tpu\", got one on ",
-              t.device());
-  return storage_of(*t.storage().unsafeGetStorageImpl());
-}
-
 bool has_no_content(const at::Tensor &t) {
   torus_storage_t *storage = storage_behind(t);
   torus_device_lock(engine(), t.device().index());
@@ -127,12 +122,9 @@ uintptr_t storage_key(const at::Tensor &t) {
 
 at::Tensor tensor_of_constant(torus_value_t *value, int device, const torus_capture_slot_t &slot) {
   const std::vector<int64_t> dims(slot.dims, slot.dims + slot.rank);
-  std::vector<int64_t> strides(dims.size());
-  int64_t stride = 1;
-  for (size_t d = dims.size(); d-- > 0; stride *= dims[d]) strides[d] = stride;
   Recording recording(device);
-  at::Tensor tensor =
-      tensor_from_value(torus_value_retain(value), device, slot.dtype, dims, strides);
+  at::Tensor tensor = tensor_from_value(torus_value_retain(value), device, slot.dtype, dims,
+                                        c10::contiguous_strides(at::IntArrayRef(dims)));
   recording.commit();
   return tensor;
 }

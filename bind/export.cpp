@@ -1,6 +1,8 @@
 // Copyright The Torus Authors. Licensed under the Apache License, Version 2.0.
 #include "export.h"
 
+#include <c10/util/strides.h>
+
 #include <algorithm>
 
 #include "generator.h"
@@ -31,25 +33,6 @@ std::vector<torus_capture_slot_t> slots_of(const std::vector<Type> &types) {
   }
   return slots;
 }
-
-std::vector<int64_t> row_major(const std::vector<int64_t> &shape) {
-  std::vector<int64_t> strides(shape.size());
-  int64_t stride = 1;
-  for (size_t d = shape.size(); d-- > 0; stride *= std::max<int64_t>(shape[d], 1))
-    strides[d] = stride;
-  return strides;
-}
-
-// The values of a run until tensors hold them.
-struct Results {
-  std::vector<torus_value_t *> values;
-  explicit Results(size_t count) : values(count, nullptr) {}
-  Results(const Results &) = delete;
-  Results &operator=(const Results &) = delete;
-  ~Results() {
-    for (torus_value_t *value : values) torus_value_release(value);
-  }
-};
 
 class Executable {
 public:
@@ -98,7 +81,7 @@ public:
       const auto &shape = std::get<1>(results_[k]);
       returned.push_back(tensor_from_value(torus_value_retain(value), device_,
                                            to_dtype(std::get<0>(results_[k])), shape,
-                                           row_major(shape)));
+                                           c10::contiguous_strides(at::IntArrayRef(shape))));
     }
     recording.commit();
     return returned;
@@ -134,7 +117,7 @@ private:
                       "a program takes a dense tensor of ", dtype, " and shape ",
                       at::IntArrayRef(shape), " on ", device, ", got ", t.scalar_type(), " ",
                       t.sizes(), " on ", t.device());
-    return storage_of(*t.storage().unsafeGetStorageImpl());
+    return storage_behind(t);
   }
 };
 

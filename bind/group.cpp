@@ -125,12 +125,6 @@ std::string shape_text(const Tensors &tensors) {
   return text.str();
 }
 
-Tensors flat(const std::vector<Tensors> &lists) {
-  Tensors all;
-  for (const Tensors &list : lists) all.insert(all.end(), list.begin(), list.end());
-  return all;
-}
-
 void check_single(const Tensors &tensors, const char *what) {
   TORCH_CHECK_VALUE(tensors.size() == 1, what, " takes one tensor, got ", tensors.size());
 }

@@ -10,6 +10,7 @@
 #include <ATen/ops/view_as_complex_native.h>
 #include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
+#include <c10/util/strides.h>
 #include <torch/library.h>
 
 #include "tensor.h"
@@ -32,11 +33,8 @@ void reject_layout(std::optional<at::Layout> layout) {
 std::vector<int64_t> strides_for(at::IntArrayRef sizes, at::MemoryFormat format) {
   if (format == at::MemoryFormat::ChannelsLast) return c10::get_channels_last_strides_2d(sizes);
   if (format == at::MemoryFormat::ChannelsLast3d) return c10::get_channels_last_strides_3d(sizes);
-  std::vector<int64_t> strides(sizes.size());
-  int64_t stride = 1;
-  for (size_t d = sizes.size(); d-- > 0; stride *= std::max<int64_t>(sizes[d], 1))
-    strides[d] = stride;
-  return strides;
+  const auto strides = c10::contiguous_strides(sizes);
+  return {strides.begin(), strides.end()};
 }
 
 at::Tensor empty_memory_format(at::IntArrayRef sizes, std::optional<at::ScalarType> dtype,

@@ -22,10 +22,6 @@ namespace py = pybind11;
 namespace torus {
 namespace {
 
-torus_storage_t *storage_behind(const at::Tensor &t) {
-  return storage_of(*t.storage().unsafeGetStorageImpl());
-}
-
 size_t bytes_of(const at::Tensor &t) {
   return at::detail::computeStorageNbytes(t.sizes(), t.strides(), t.itemsize());
 }
@@ -85,17 +81,6 @@ at::Tensor view_over(const c10::Storage &storage, const Output &o, int64_t offse
   if (o.is_neg) tensor._set_neg(true);
   return tensor;
 }
-
-// The values of a run until they are stored.
-struct Results {
-  std::vector<torus_value_t *> values;
-  explicit Results(size_t count) : values(count, nullptr) {}
-  Results(const Results &) = delete;
-  Results &operator=(const Results &) = delete;
-  ~Results() {
-    for (torus_value_t *value : values) torus_value_release(value);
-  }
-};
 
 class Program {
 public:

@@ -2,6 +2,7 @@
 #include "sharding.h"
 
 #include <ATen/ops/empty_like_native.h>
+#include <c10/util/strides.h>
 #include <torch/library.h>
 
 #include <memory>
@@ -77,10 +78,8 @@ at::Tensor distribute(const at::Tensor &tensor, const Layout &lists) {
                     tensor.dim());
   torus_value_t *value = tensor.device().type() == kTpu ? spread_device(tensor, sharding.get())
                                                         : spread_host(tensor, sharding.get());
-  std::vector<int64_t> strides(static_cast<size_t>(tensor.dim()));
-  int64_t stride = 1;
-  for (int64_t d = tensor.dim(); d-- > 0; stride *= tensor.size(d)) strides[d] = stride;
-  return tensor_from_value(value, home, to_dtype(tensor.scalar_type()), tensor.sizes(), strides);
+  return tensor_from_value(value, home, to_dtype(tensor.scalar_type()), tensor.sizes(),
+                           c10::contiguous_strides(tensor.sizes()));
 }
 
 std::optional<Layout> layout_of(const at::Tensor &tensor) {

@@ -8,6 +8,12 @@
 
 namespace torus {
 
+torus_storage_t *storage_behind(const at::Tensor &tensor) {
+  TORCH_CHECK(tensor.device().type() == kTpu, "expected a tensor on device \"tpu\", got one on ",
+              tensor.device());
+  return storage_of(*tensor.storage().unsafeGetStorageImpl());
+}
+
 torus_view_t view_of(const at::Tensor &tensor) {
   const c10::TensorImpl *impl = tensor.unsafeGetTensorImpl();
   torus_view_t view{};

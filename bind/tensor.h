@@ -23,6 +23,20 @@ at::Tensor tensor_from_value(torus_value_t *value, int device, torus_dtype_t dty
 at::Tensor empty_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype,
                         int device);
 
+// What the tensor's storage points to; an error for tensors of other devices.
+torus_storage_t *storage_behind(const at::Tensor &tensor);
+
+// The values of a run until tensors hold them.
+struct Results {
+  std::vector<torus_value_t *> values;
+  explicit Results(size_t count) : values(count, nullptr) {}
+  Results(const Results &) = delete;
+  Results &operator=(const Results &) = delete;
+  ~Results() {
+    for (torus_value_t *value : values) torus_value_release(value);
+  }
+};
+
 // Locks a device for recording; commit() applies the mode and reports its error.
 class Recording {
 public:

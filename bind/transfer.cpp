@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/strides.h>
 
 #include <algorithm>
 #include <numeric>
@@ -46,9 +47,7 @@ torus_value_t *value_from_dense(const at::Tensor &host, int device) {
 }
 
 void assign(const at::Tensor &dst, torus_value_t *value, at::IntArrayRef sizes) {
-  std::vector<int64_t> strides(sizes.size());
-  int64_t stride = 1;
-  for (size_t d = sizes.size(); d-- > 0; stride *= sizes[d]) strides[d] = stride;
+  const auto strides = c10::contiguous_strides(sizes);
   const torus_view_t view = view_of(dst);
   check(torus_view_assign(engine(), &view, value, static_cast<int>(sizes.size()), sizes.data(),
                           strides.data()));
