@@ -42,6 +42,7 @@ py::dict metrics() {
   d["bounded_launches"] = m.bounded_launches;
   d["cache_hits"] = m.cache_hits;
   d["disk_hits"] = m.disk_hits;
+  d["evictions"] = m.evictions;
   d["windows"] = m.windows;
   d["operators"] = m.operators;
   d["bytes_to_device"] = m.bytes_to_device;

@@ -65,10 +65,10 @@ std::string cache_folder() {
   return "";
 }
 
-int64_t cache_limit() {
-  const char *text = std::getenv("TORUS_CACHE_LIMIT");
+int64_t limit_from(const char *variable, int64_t otherwise) {
+  const char *text = std::getenv(variable);
   const int64_t asked = text != nullptr ? std::atoll(text) : 0;
-  return asked > 0 ? asked : int64_t{4} << 30;
+  return asked > 0 ? asked : otherwise;
 }
 
 torus_engine_t *start() {
@@ -84,7 +84,8 @@ torus_engine_t *start() {
   const std::string folder = cache_folder();
   torus_engine_options_t options{};
   options.cache_folder = folder.empty() ? nullptr : folder.c_str();
-  options.cache_limit_bytes = cache_limit();
+  options.cache_limit_bytes = limit_from("TORUS_CACHE_LIMIT", int64_t{4} << 30);
+  options.program_limit = limit_from("TORUS_PROGRAM_LIMIT", 0);
   options.memory_limit_bytes = physical_memory();
   torus_engine_t *engine = nullptr;
   check(torus_engine_create(client, &options, &engine));

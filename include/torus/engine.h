@@ -30,6 +30,7 @@ typedef struct torus_engine_options {
   const char *cache_folder;   /* programs on disk; NULL: only in memory */
   int64_t cache_limit_bytes;  /* of the folder; least recently used entries go first */
   int64_t memory_limit_bytes; /* per device, where the plugin knows none; 0: none */
+  int64_t program_limit;      /* programs kept loaded; 0: as many as the system has room for */
 } torus_engine_options_t;
 
 /* Takes over |client|, also on failure. |out_engine| may be destroyed with torus_engine_destroy; a
@@ -203,6 +204,7 @@ TORUS_NODISCARD torus_status_t torus_engine_synchronize(torus_engine_t *engine, 
 typedef struct torus_metrics {
   int64_t compilations, launches, cache_hits, disk_hits, windows, operators;
   int64_t bounded_launches; /* of programs for all sizes under a bound */
+  int64_t evictions;        /* programs unloaded to make room for others */
   int64_t bytes_to_device, bytes_to_host, transfers_to_device, transfers_to_host;
   double compile_seconds;
 } torus_metrics_t;

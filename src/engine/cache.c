@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 
 typedef struct variant {
   struct variant *next;
+  uint64_t last_use;      /* number of the look-up that found it */
   bool *promoted;         /* one flag per soft number */
   int64_t *softs;         /* the built-in values; those of promoted numbers are unused */
   torus_executable_t *executable;
@@ -34,6 +36,9 @@ struct torus_program_cache {
   entry_t **buckets;
   size_t bucket_count;    /* power of two */
   size_t entry_count;
+  size_t variant_count;
+  uint64_t uses;          /* look-ups that found something, so far */
+  torus_room_t room;
   torus_disk_cache_t *disk;  /* NULL: memory only */
   uint32_t *words;
   size_t word_capacity;
@@ -76,13 +81,15 @@ static char *make_identity(torus_engine_t *engine) {
   return copy;
 }
 
-torus_status_t torus_program_cache_create(torus_engine_t *engine, const char *folder,
-                                          int64_t limit_bytes, torus_program_cache_t **out_cache) {
+torus_status_t torus_program_cache_create(torus_engine_t *engine,
+                                          const torus_engine_options_t *options,
+                                          torus_program_cache_t **out_cache) {
   *out_cache = NULL;
   torus_program_cache_t *cache = torus_alloc(sizeof *cache);
   if (cache == NULL) return no_memory();
   cache->engine = engine;
   pthread_mutex_init(&cache->lock, NULL);
+  torus_room_init(&cache->room, (size_t)options->program_limit);
   cache->bucket_count = 1024;
   cache->buckets = torus_alloc(cache->bucket_count * sizeof *cache->buckets);
   char *identity = make_identity(engine);
@@ -91,9 +98,10 @@ torus_status_t torus_program_cache_create(torus_engine_t *engine, const char *fo
     torus_program_cache_destroy(cache);
     return no_memory();
   }
-  if (folder != NULL) {
+  if (options->cache_folder != NULL) {
     /* A cache that cannot be used costs time, never an answer. */
-    torus_status_ignore(torus_disk_cache_create(folder, limit_bytes, identity, &cache->disk));
+    torus_status_ignore(torus_disk_cache_create(options->cache_folder, options->cache_limit_bytes,
+                                                identity, &cache->disk));
   }
   torus_free(identity);
   *out_cache = cache;
@@ -128,6 +136,8 @@ void torus_program_cache_clear(torus_program_cache_t *cache) {
     }
   }
   cache->entry_count = 0;
+  cache->variant_count = 0;
+  torus_room_look_again(&cache->room);
   pthread_mutex_unlock(&cache->lock);
 }
 
@@ -399,6 +409,72 @@ static torus_status_t find_aliases(const torus_job_t *job, const hlo_encoding_t 
   return is_ok ? TORUS_OK : no_memory();
 }
 
+/* ---- eviction ---- */
+
+static int by_number(const void *a, const void *b) {
+  const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+  return (x > y) - (x < y);
+}
+
+/* The use since when half of the programs were used last; 0, before all, without memory. */
+static uint64_t middle_use(const torus_program_cache_t *cache) {
+  uint64_t *uses = torus_alloc((cache->variant_count + 1) * sizeof *uses);
+  size_t n = 0;
+  if (uses == NULL) return 0;
+  for (size_t i = 0; i < cache->bucket_count; ++i) {
+    for (const entry_t *e = cache->buckets[i]; e != NULL; e = e->next) {
+      for (const variant_t *v = e->variants; v != NULL; v = v->next) uses[n++] = v->last_use;
+    }
+  }
+  qsort(uses, n, sizeof *uses, by_number);
+  const uint64_t middle = n > 0 ? uses[n / 2] : 0;
+  torus_free(uses);
+  return middle;
+}
+
+static void evict_variants(torus_program_cache_t *cache, entry_t *e, uint64_t since) {
+  for (variant_t **link = &e->variants; *link != NULL;) {
+    variant_t *v = *link;
+    if (v->last_use >= since) {
+      link = &v->next;
+      continue;
+    }
+    *link = v->next;
+    free_variant(v);
+    cache->variant_count -= 1;
+    count(cache->engine, &cache->engine->metrics.evictions);
+  }
+}
+
+/* Unloads the programs last used before |since|; |kept| stays, be it empty. They may be on disk, and
+ * are made again if not. */
+static void evict(torus_program_cache_t *cache, uint64_t since, const entry_t *kept) {
+  for (size_t i = 0; i < cache->bucket_count; ++i) {
+    for (entry_t **link = &cache->buckets[i]; *link != NULL;) {
+      entry_t *e = *link;
+      evict_variants(cache, e, since);
+      if (e->variants != NULL || e == kept) {
+        link = &e->next;
+        continue;
+      }
+      *link = e->next;
+      free_entry(e);
+      cache->entry_count -= 1;
+    }
+  }
+  torus_room_look_again(&cache->room);
+}
+
+/* For one more program, of |kept| if that is there already. */
+static torus_status_t make_room(torus_program_cache_t *cache, const entry_t *kept) {
+  if (!torus_room_is_scarce(&cache->room, cache->variant_count)) return TORUS_OK;
+  evict(cache, middle_use(cache), kept);
+  if (!torus_room_is_scarce(&cache->room, cache->variant_count)) return TORUS_OK;
+  torus_status_t status = torus_room_check(&cache->room);
+  if (status != TORUS_OK) torus_room_look_again(&cache->room);
+  return status;
+}
+
 /* ---- look-up ---- */
 
 static torus_status_t pack(torus_program_cache_t *cache, const hlo_encoding_t *encoding,
@@ -424,6 +500,7 @@ static variant_t *find_variant(torus_program_cache_t *cache, const entry_t *e,
                                const hlo_encoding_t *encoding) {
   for (variant_t *v = e->variants; v != NULL; v = v->next) {
     if (!variant_fits(v, encoding)) continue;
+    v->last_use = ++cache->uses;
     count(cache->engine, &cache->engine->metrics.cache_hits);
     return v;
   }
@@ -441,7 +518,9 @@ static torus_status_t add_variant(torus_program_cache_t *cache, torus_job_t *job
     return status;
   }
   v->next = e->variants;
+  v->last_use = ++cache->uses;
   e->variants = v;
+  cache->variant_count += 1;
   *out_variant = v;
   return TORUS_OK;
 }
@@ -453,10 +532,11 @@ static torus_status_t get_keyed(torus_program_cache_t *cache, torus_job_t *job,
   const uint64_t hash = torus_hash_bytes(key->data, key->size, 0);
   entry_t *e = find_entry(cache, hash, key->data, key->size);
   if (making != MAKE_ENTRIES && (e == NULL || e->variants == NULL)) return TORUS_OK;
+  variant_t *v = e != NULL ? find_variant(cache, e, encoding) : NULL;
+  if (v == NULL && making == MAKE_NOTHING) return TORUS_OK;
+  if (v == NULL) TORUS_TRY(make_room(cache, e));
   if (e == NULL) e = add_entry(cache, hash, key->data, key->size, encoding->soft_count);
   if (e == NULL) return no_memory();
-  variant_t *v = find_variant(cache, e, encoding);
-  if (v == NULL && making == MAKE_NOTHING) return TORUS_OK;
   if (v == NULL) TORUS_TRY(add_variant(cache, job, e, encoding, aliases, &v));
   return pack(cache, encoding, v, out_launch);
 }

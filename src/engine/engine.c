@@ -32,8 +32,7 @@ static torus_status_t start(torus_engine_t *engine, const torus_engine_options_t
     TORUS_TRY(device_init(engine, i, options->memory_limit_bytes));
   }
   TORUS_TRY(torus_explain_create(&engine->explain));
-  TORUS_TRY(torus_program_cache_create(engine, options->cache_folder, options->cache_limit_bytes,
-                                       &engine->cache));
+  TORUS_TRY(torus_program_cache_create(engine, options, &engine->cache));
   const char *bounded = getenv("TORUS_BOUNDED");
   if (bounded == NULL || strcmp(bounded, "0") != 0) {
     TORUS_TRY(torus_bounds_create(engine, &engine->bounds));

@@ -322,9 +322,25 @@ void torus_engine_add_pending(torus_engine_t *engine, torus_pending_check_t *pen
  * again. */
 void torus_engine_drop_failure(torus_engine_t *engine, int device);
 
+/* ---- room.c ---- */
+typedef struct torus_room {
+  size_t most_mappings;      /* that the system gives the process */
+  size_t most_programs;      /* 0: as many as there are mappings for */
+  size_t mappings;           /* at the last look */
+  size_t next_look;          /* number of programs at which the mappings are counted again */
+} torus_room_t;
+void torus_room_init(torus_room_t *room, size_t most_programs);
+/* Whether some of the |programs| loaded should go before the next is loaded. */
+bool torus_room_is_scarce(torus_room_t *room, size_t programs);
+/* Counts the mappings before the next program. */
+void torus_room_look_again(torus_room_t *room);
+/* Fails when the next program could not be loaded. */
+torus_status_t torus_room_check(const torus_room_t *room);
+
 /* ---- cache.c ---- */
-torus_status_t torus_program_cache_create(torus_engine_t *engine, const char *folder,
-                                          int64_t limit_bytes, torus_program_cache_t **out_cache);
+torus_status_t torus_program_cache_create(torus_engine_t *engine,
+                                          const torus_engine_options_t *options,
+                                          torus_program_cache_t **out_cache);
 typedef struct torus_launch {
   torus_executable_t *executable; /* owned by the caller */
   uint32_t *soft_words;           /* owned by the cache until the next look-up */

@@ -16,6 +16,7 @@ KEYS = {
     "launches",
     "cache_hits",
     "disk_hits",
+    "evictions",
     "windows",
     "operators",
     "bytes_to_device",
@@ -369,3 +370,62 @@ print(counters["compilations"], counters["disk_hits"] > 0, loss.item())
         assert int(first[0]) > 0
         second = run_python(code, env=env).stdout.split()
         assert second == ["0", "True", first[2]]
+
+
+# ---- programs in memory ----
+
+# Chains of different lengths are different programs.
+_CHAINS = """
+import torch
+
+def chain(length):
+    x = torch.full((2,), 1.0, device="tpu")
+    for _ in range(length):
+        x = x + 1
+    return x[0].item()
+"""
+
+
+def test_programs_beyond_a_limit_are_unloaded(run_python) -> None:
+    code = (
+        _CHAINS
+        + """
+for _ in range(2):
+    assert [chain(n) for n in range(1, 21)] == [n + 1.0 for n in range(1, 21)]
+evicted = torch.tpu.metrics()["evictions"]
+before = torch.tpu.metrics()["compilations"]
+assert chain(20) == 21.0
+print(evicted, torch.tpu.metrics()["compilations"] - before)
+"""
+    )
+    limited = run_python(code, env={"TORUS_CACHE": "0", "TORUS_PROGRAM_LIMIT": "8"}).stdout.split()
+    assert int(limited[0]) >= 20
+    assert limited[1] == "0"  # what was used last stays
+    assert run_python(code, env={"TORUS_CACHE": "0"}).stdout.split() == ["0", "0"]
+
+
+@pytest.mark.parametrize(("share", "outcome"), [(0.6, "evicted"), (0.95, "OutOfMemoryError")])
+def test_no_room_for_mappings(run_python, share: float, outcome: str) -> None:
+    code = (
+        _CHAINS
+        + f"""
+import mmap
+torch.ones(2).to("tpu")
+most = int(open("/proc/sys/vm/max_map_count").read())
+have = sum(1 for _ in open("/proc/self/maps"))
+kinds = (mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_WRITE)  # alike ones would be merged
+room = [mmap.mmap(-1, 4096, prot=kinds[i % 2]) for i in range(int(most * {share}) - have)]
+try:
+    assert [chain(n) for n in range(1, 200, 8)] == [n + 1.0 for n in range(1, 200, 8)]
+except torch.OutOfMemoryError as error:
+    assert "vm.max_map_count" in str(error)
+    print("OutOfMemoryError")
+    room.clear()
+    assert [chain(n) for n in range(3, 200, 64)] == [n + 1.0 for n in range(3, 200, 64)]
+else:
+    print("evicted" if torch.tpu.metrics()["evictions"] else "stayed")
+"""
+    )
+    if int(open("/proc/sys/vm/max_map_count").read()) > 1 << 18:
+        pytest.skip("the system gives a process more mappings than a test should take")
+    assert run_python(code, env={"TORUS_CACHE": "0"}).stdout.split() == [outcome]

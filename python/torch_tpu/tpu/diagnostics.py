@@ -36,7 +36,8 @@ def metrics() -> dict[str, Any]:
     dict
         Counts ``compilations``, ``launches``, ``cache_hits``, ``disk_hits``, ``windows``,
         ``operators``, ``transfers_to_device``, ``transfers_to_host``, ``bytes_to_device``,
-        ``bytes_to_host``; ``compile_seconds``; and, by operator, ``fallbacks`` (calls that ran on
+        ``bytes_to_host``, ``evictions`` (programs unloaded to make room for others);
+        ``compile_seconds``; and, by operator, ``fallbacks`` (calls that ran on
         the CPU) and ``fallback_bytes`` (bytes moved for them).
     """
     return _C._metrics()
