@@ -9,8 +9,9 @@ does exactly what it did.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
+
+from torch_tpu._wrap import wrap_once
 
 
 def install() -> None:
@@ -19,15 +20,8 @@ def install() -> None:
 
     from torch_tpu import _C
 
-    original = torch.autocast.__init__
-    if hasattr(original, "__torus__"):
-        return
-
-    @functools.wraps(original)
-    def __init__(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+    @wrap_once(torch.autocast, "__init__")
+    def __init__(original: Any, self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         if device_type == "tpu":
             _C._prepare_thread()
         original(self, device_type, *args, **kwargs)
-
-    __init__.__torus__ = True  # type: ignore[attr-defined]
-    torch.autocast.__init__ = __init__  # type: ignore[method-assign]

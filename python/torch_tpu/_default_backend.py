@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import functools
 from types import ModuleType
 from typing import Any
 
 import torch
 
 from torch_tpu._post_import import when_imported
+from torch_tpu._wrap import wrap_once
 
 
 def install() -> None:
@@ -37,25 +37,24 @@ def _redirect(inductor: ModuleType) -> None:
     Transformers does in ``generate``. Inductor generates code for devices and has no place for a
     compiler of whole graphs; for this device its code would need another framework.
     """
-    compile_fx = inductor.compile_fx
 
-    @functools.wraps(compile_fx)
-    def choose_fx(model_: Any, example_inputs_: Any, *args: Any, **kwargs: Any) -> Any:
+    @wrap_once(inductor, "compile_fx")
+    def choose_fx(
+        compile_fx: Any, model_: Any, example_inputs_: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         from torch_tpu.compiler import is_for_tpu, tpu_backend
 
         if isinstance(model_, torch.fx.GraphModule) and is_for_tpu(model_, example_inputs_):
             return tpu_backend(model_, example_inputs_)
         return compile_fx(model_, example_inputs_, *args, **kwargs)
 
-    inductor.compile_fx = choose_fx
-
 
 def _admit(flex: ModuleType) -> None:
     """Let flex_attention have tensors on the device: it knows a fixed set of others."""
-    validate = flex._validate_device
 
-    def _validate_device(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+    @wrap_once(flex, "_validate_device")
+    def validate_device(
+        validate: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> None:
         if query.device.type != "tpu":
             validate(query, key, value)
-
-    flex._validate_device = _validate_device

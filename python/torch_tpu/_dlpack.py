@@ -8,25 +8,19 @@ capsule holds the opaque address of the storage, so only this process can take i
 
 from __future__ import annotations
 
-import functools
 from typing import Any
+
+from torch_tpu._wrap import wrap_once
 
 
 def install() -> None:
     """Wrap ``torch.Tensor.__dlpack_device__``; does nothing the second time."""
     import torch
 
-    original = torch.Tensor.__dlpack_device__
-    if hasattr(original, "__torus__"):
-        return
-
-    @functools.wraps(original)
-    def __dlpack_device__(self: Any) -> tuple[Any, int]:  # noqa: N807
+    @wrap_once(torch.Tensor, "__dlpack_device__")
+    def __dlpack_device__(original: Any, self: Any) -> tuple[Any, int]:  # noqa: N807
         if self.device.type != "tpu":
             return original(self)
         from torch.utils.dlpack import DLDeviceType
 
         return DLDeviceType.kDLExtDev, self.device.index or 0
-
-    __dlpack_device__.__torus__ = True  # type: ignore[attr-defined]
-    torch.Tensor.__dlpack_device__ = __dlpack_device__  # type: ignore[method-assign]

@@ -8,24 +8,20 @@ device types, so its inner function is wrapped.
 
 from __future__ import annotations
 
-import functools
+from typing import Any
 
 import torch
 from torch import _tensor_str as printer
 
+from torch_tpu._wrap import wrap_once
+
 
 def install() -> None:
     """Wrap PyTorch's printer of contents; does nothing when it is wrapped already."""
-    original = printer._tensor_str
-    if getattr(original, "_torus", False):
-        return
 
-    @functools.wraps(original)
-    def tensor_str(self: torch.Tensor, indent: int) -> str:
+    @wrap_once(printer, "_tensor_str")
+    def tensor_str(original: Any, self: torch.Tensor, indent: int) -> str:
         return original(_to_host(self) if self.device.type == "tpu" else self, indent)
-
-    tensor_str._torus = True  # type: ignore[attr-defined]
-    printer._tensor_str = tensor_str
 
 
 def _to_host(tensor: torch.Tensor) -> torch.Tensor:
