@@ -7,6 +7,7 @@ import gc
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -426,6 +427,6 @@ else:
     print("evicted" if torch.tpu.metrics()["evictions"] else "stayed")
 """
     )
-    if int(open("/proc/sys/vm/max_map_count").read()) > 1 << 18:
+    if int(Path("/proc/sys/vm/max_map_count").read_text()) > 1 << 18:
         pytest.skip("the system gives a process more mappings than a test should take")
     assert run_python(code, env={"TORUS_CACHE": "0"}).stdout.split() == [outcome]
