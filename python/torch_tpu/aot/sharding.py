@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["Mesh", "Spec", "annotate", "local_shape", "parse", "sharding"]
+__all__ = ["Mesh", "Spec", "annotate", "local_shape", "parse", "sharding", "signature"]
 
 Spec = Sequence["str | tuple[str, ...] | None"]
 
@@ -224,7 +224,7 @@ def annotate(
     ValueError
         If there is no ``@main``, or it has no such argument or result.
     """
-    start, arguments, between, results, end = _signature(text)
+    start, arguments, between, results, end = signature(text)
     wanted = dict(outputs or {})
     for number, argument in enumerate(arguments):
         alias = _ALIAS.search(argument)
@@ -240,8 +240,8 @@ def annotate(
     new_arguments = [_with(a, shardings.get(i)) for i, a in enumerate(arguments)]
     new_results = [_with(r, wanted.get(i)) for i, r in enumerate(results)]
     head = _with_counts(text[:start], num_partitions)
-    signature = f"{', '.join(new_arguments)}{between}({', '.join(new_results)})"
-    return f"{head}{signature}{text[end:]}"
+    line = f"{', '.join(new_arguments)}{between}({', '.join(new_results)})"
+    return f"{head}{line}{text[end:]}"
 
 
 def _with_counts(head: str, num_partitions: int) -> str:
@@ -253,7 +253,7 @@ def _with_counts(head: str, num_partitions: int) -> str:
     return re.sub(r"(module\s+@[\w$.-]+)\s*\{", rf"\1 {counts} {{", head, count=1)
 
 
-def _signature(text: str) -> tuple[int, list[str], str, list[str], int]:
+def signature(text: str) -> tuple[int, list[str], str, list[str], int]:
     """Split ``@main``: where its arguments start, they, what follows, results, where those end."""
     found = re.search(r"func\.func\s+(?:public\s+)?@main\s*\(", text)
     if found is None:
@@ -329,12 +329,12 @@ def _type_end(entry: str) -> int:
 
 def free_results(text: str) -> list[bool]:
     """Return for each result of ``@main`` whether it has no sharding."""
-    return ["mhlo.sharding" not in r and "sdy.sharding" not in r for r in _signature(text)[3]]
+    return ["mhlo.sharding" not in r and "sdy.sharding" not in r for r in signature(text)[3]]
 
 
 def shardings_in(text: str) -> Iterator[tuple[int, str]]:
     """Yield number and sharding of each argument of ``@main`` that has one."""
-    for number, argument in enumerate(_signature(text)[1]):
+    for number, argument in enumerate(signature(text)[1]):
         found = re.search(r'mhlo\.sharding\s*=\s*"([^"]*)"', argument)
         if found:
             yield number, found[1]
