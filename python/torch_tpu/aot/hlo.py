@@ -7,6 +7,7 @@ import collections
 import dataclasses
 import functools
 import math
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -35,6 +36,16 @@ _COLLECTIVES = (
 )
 
 
+_CYCLES = re.compile(rb'"estimated_cycles":"(\d+)"')
+
+# What reads its operands from memory and writes its result there.
+_MOVING = (
+    "fusion", "convolution", "dot", "custom-call", "copy", "dynamic-slice",
+    "dynamic-update-slice", "gather", "scatter", "sort", "reduce", "transpose", "concatenate",
+    "broadcast", "convert", "slice", "pad", "select",
+)  # fmt: skip
+
+
 class Shape(NamedTuple):
     """Type of a value: an array's dtype and dims, or a tuple's parts."""
 
@@ -55,7 +66,11 @@ class Shape(NamedTuple):
 
 
 class Instruction(NamedTuple):
-    """One operation; `called` are the computations it runs, `group_size` is a collective's."""
+    """One operation.
+
+    `called` are the computations it runs, `group_size` is a collective's, `cycles` the compiler's
+    estimate of a fusion, `value` that of an integer constant or the number of a parameter.
+    """
 
     name: str
     opcode: str
@@ -65,6 +80,8 @@ class Instruction(NamedTuple):
     called: tuple[int, ...]
     group_size: int
     target: str
+    cycles: int = 0
+    value: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,14 +97,17 @@ class Collective:
         On each device, of the larger of what goes in and what comes out.
     group_size : int
         How many devices take part in one exchange; 0 if not known.
-    in_loop : bool
-        Whether it stands in a loop: it is counted once all the same.
+    times : int
+        How often it takes place in a run.
+    in_unknown_loop : bool
+        Whether it stands in a loop of unknown rounds, of which `times` counts one.
     """
 
     kind: str
     bytes: int
     group_size: int
-    in_loop: bool
+    times: int = 1
+    in_unknown_loop: bool = False
 
     @property
     def sent_bytes(self) -> float:
@@ -157,7 +177,6 @@ class Module:
     @functools.cached_property
     def collectives(self) -> tuple[Collective, ...]:
         """Every place where devices exchange data."""
-        looping = self._looping()
         found = []
         for identity, instructions in self.computations.items():
             sizes = {i.identity: i.shape.bytes for i in instructions}
@@ -169,25 +188,119 @@ class Module:
                 # What a start gives is its operands beside its results.
                 out = i.shape.bytes - going_in if _is_pair(i) else i.shape.bytes
                 size = max(going_in, out)
-                found.append(Collective(kind, size, i.group_size, identity in looping))
+                times, is_unknown = self.times.get(identity, (1, False))
+                found.append(Collective(kind, size, i.group_size, times, is_unknown))
         return tuple(found)
 
     def collective_counts(self) -> dict[str, int]:
         """Count the collectives by kind."""
         return dict(collections.Counter(c.kind for c in self.collectives))
 
-    def _looping(self) -> set[int]:
-        """Return the computations that run in loops."""
-        waiting = [c for i in self.instructions() if i.opcode == "while" for c in i.called]
-        found: set[int] = set()
-        while waiting:
-            identity = waiting.pop()
-            if identity in found:
-                continue
-            found.add(identity)
-            for i in self.computations.get(identity, ()):
-                waiting.extend(i.called)
+    @functools.cached_property
+    def times(self) -> dict[int, tuple[int, bool]]:
+        """How often each computation runs, and whether rounds of unknown number count as one."""
+        found: dict[int, tuple[int, bool]] = {self.entry: (1, False)}
+        for identity in self._callers_first():
+            times, is_unknown = found.get(identity, (1, False))
+            for i in self.computations[identity]:
+                rounds = self._rounds(i) if i.opcode == "while" else 1
+                for called in i.called:
+                    before, unknown = found.get(called, (0, False))
+                    unknown = unknown or is_unknown or rounds is None
+                    found[called] = (before + times * (rounds or 1), unknown)
         return found
+
+    def _callers_first(self) -> list[int]:
+        """Return the computations that the entry reaches, each after those that call it."""
+        order: list[int] = []
+        seen: set[int] = set()
+
+        def visit(identity: int) -> None:
+            if identity in seen or identity not in self.computations:
+                return
+            seen.add(identity)
+            for i in self.computations[identity]:
+                for called in i.called:
+                    visit(called)
+            order.append(identity)
+
+        visit(self.entry)
+        return order[::-1]
+
+    def _rounds(self, loop: Instruction) -> int | None:
+        """Return how often a loop goes round: a counter from 0 up to a constant."""
+        condition = self.computations.get(loop.called[1] if len(loop.called) > 1 else -1, [])
+        values = {i.identity: i.value for i in condition}
+        compared = [i for i in condition if i.opcode == "compare"]
+        if len(compared) != 1 or len(compared[0].operands) != 2:
+            return None
+        return values.get(compared[0].operands[1])
+
+    def loops_add(self) -> tuple[float, float]:
+        """Return what the compiler's cost model leaves out: loops and their rounds.
+
+        Returns
+        -------
+        cycles : float
+            By which factor the estimated time of what is outside of loops grows with them.
+        traffic : float
+            The bytes that all rounds but the first read and write.
+        """
+        outside = whole = traffic = 0.0
+        fused = {c for i in self.instructions() if i.opcode == "fusion" for c in i.called}
+        for identity, (times, _) in self.times.items():
+            if identity in fused or identity not in self.computations:
+                continue
+            cycles = sum(i.cycles for i in self.computations[identity])
+            outside += cycles if times == 1 else 0.0
+            whole += cycles * times
+            if times > 1:
+                traffic += self._traffic(identity) * (times - 1)
+        return whole / outside if outside else 1.0, traffic
+
+    def _traffic(self, identity: int) -> float:
+        """Return the bytes that a computation reads and writes."""
+        instructions = self.computations[identity]
+        sizes = {i.identity: i.shape.bytes for i in instructions}
+        total = 0
+        for i in instructions:
+            if i.opcode == "fusion" and i.called:
+                total += self._traffic_of_fusion(i, sizes)
+            elif i.opcode in _MOVING:
+                total += i.shape.bytes + sum(sizes[o] for o in i.operands)
+        return float(total)
+
+    def _traffic_of_fusion(self, fusion: Instruction, sizes: dict[int, int]) -> int:
+        """Return the bytes of operands and result, of arrays of which it takes a slice only that."""
+        inside = self.computations.get(fusion.called[0], [])
+        size = {i.identity: i.shape.bytes for i in inside}
+        written = fusion.shape.bytes
+        for i in inside:
+            if i.opcode == "dynamic-update-slice" and i.shape.bytes == written:
+                written = size[i.operands[1]]
+        read = (
+            min(self._read(inside, i), sizes[fusion.operands[i.value]])
+            for i in inside
+            if i.opcode == "parameter" and i.value is not None
+        )
+        return written + sum(read)
+
+    def _read(self, inside: list[Instruction], value: Instruction) -> int:
+        """Return how many bytes of a value the operations of a fusion look at."""
+        total = 0
+        for user in (i for i in inside if value.identity in i.operands):
+            if user.opcode in ("dynamic-slice", "slice"):
+                total += user.shape.bytes
+            elif user.opcode == "bitcast":
+                total += self._read(inside, user)
+            elif user.opcode == "fusion":
+                called = self.computations.get(user.called[0], [])
+                places = [k for k, o in enumerate(user.operands) if o == value.identity]
+                parameters = [i for i in called if i.opcode == "parameter" and i.value in places]
+                total += sum(self._read(called, parameter) for parameter in parameters)
+            elif user.opcode != "dynamic-update-slice" or user.operands[0] != value.identity:
+                total += value.shape.bytes
+        return total
 
     def text(self) -> str:
         """Write the program down for people."""
@@ -230,6 +343,7 @@ def _shape(data: bytes) -> Shape:
 
 def _instruction(data: bytes) -> Instruction:
     texts = {1: "", 2: "", 28: ""}
+    cycles, literal = 0, None
     lists: dict[int, list[int]] = {36: [], 38: []}
     shape, identity, group_size = Shape("token", ()), 0, 0
     for number, value in fields(data):
@@ -241,10 +355,31 @@ def _instruction(data: bytes) -> Instruction:
             shape = _shape(message(value))
         elif number == 35 and isinstance(value, int):
             identity = value
+        elif number == 9 and isinstance(value, int):
+            literal = value
+        elif number == 8:
+            literal = _integer(message(value))
+        elif number == 43:
+            cycles = _estimated(message(value))
         elif number in _GROUP_SIZES:
             group_size = max(group_size, _GROUP_SIZES[number](message(value)))
     operands, called = tuple(lists[36]), tuple(lists[38])
-    return Instruction(texts[1], texts[2], shape, identity, operands, called, group_size, texts[28])
+    words = (texts[1], texts[2], shape, identity, operands, called, group_size, texts[28])
+    if texts[2] == "parameter":
+        literal = literal or 0
+    return Instruction(*words, cycles, literal)
+
+
+def _integer(data: bytes) -> int | None:
+    """Of a LiteralProto: the value of a single s32 or s64."""
+    found = [n for number, value in fields(data) if number in (4, 5) for n in numbers(value)]
+    return found[0] if len(found) == 1 else None
+
+
+def _estimated(data: bytes) -> int:
+    """Of a fusion's configuration: the cycles that the compiler expects."""
+    match = _CYCLES.search(data)
+    return int(match[1]) if match else 0
 
 
 def _group_size(data: bytes) -> int:

@@ -30,7 +30,7 @@ class Traffic:
     kind : str
         ``"all-gather"`` and so on.
     count : int
-        Places in the program.
+        How many there are in a step.
     bytes : int
         Of the values that are exchanged, on each device.
     sent_bytes : float
@@ -86,9 +86,11 @@ class Result:
     exchanges : list of Traffic
         Of the compiled program.
     loops_with_exchanges : int
-        Exchanges that stand in loops and are counted once all the same.
+        Exchanges in loops of unknown rounds, counted once all the same.
     batch : int
         Samples in the step, over all devices.
+    loops : list of tuple of int and int
+        Of repeated layers that were compiled as loops: rounds, and operations in each.
     extended_from : tuple of int
         Numbers of layers that were compiled in place of the model's; empty if the model was.
     saved : str
@@ -121,6 +123,7 @@ class Result:
     unestimated: int = 0
     exchanges: list[Traffic] = dataclasses.field(default_factory=list)
     loops_with_exchanges: int = 0
+    loops: list[tuple[int, int]] = dataclasses.field(default_factory=list)
     extended_from: tuple[int, ...] = ()
     saved: str = ""
     batch: int = 1
@@ -249,9 +252,18 @@ def _take(result: Result, compiled: aot.Compiled) -> None:
     result.unestimated = math.ceil(-seconds) if seconds < 0 else 0
     result.compiler_seconds = seconds + result.unestimated or None
     if compiled.optimized:
-        collectives = Module(compiled.optimized).collectives
-        result.exchanges = _sum_up(collectives)
-        result.loops_with_exchanges = sum(c.in_loop for c in collectives)
+        module = Module(compiled.optimized)
+        result.exchanges = _sum_up(module.collectives)
+        result.loops_with_exchanges = sum(c.in_unknown_loop for c in module.collectives)
+        _count_rounds(result, module)
+
+
+def _count_rounds(result: Result, module: Module) -> None:
+    """Add the rounds of loops to what the compiler's cost model knows of the rest."""
+    cycles, traffic = module.loops_add()
+    result.compiler_bytes += traffic
+    if result.compiler_seconds is not None:
+        result.compiler_seconds *= cycles
 
 
 def _sum_up(collectives: tuple[Collective, ...]) -> list[Traffic]:
@@ -259,7 +271,12 @@ def _sum_up(collectives: tuple[Collective, ...]) -> list[Traffic]:
     for c in collectives:
         kinds[c.kind].append(c)
     return [
-        Traffic(kind, len(of), sum(c.bytes for c in of), sum(c.sent_bytes for c in of))
+        Traffic(
+            kind,
+            sum(c.times for c in of),
+            sum(c.bytes * c.times for c in of),
+            sum(c.sent_bytes * c.times for c in of),
+        )
         for kind, of in sorted(kinds.items())
     ]
 

@@ -22,6 +22,7 @@ from collections.abc import Iterable
 
 from torch_tpu.aot import Lowered, Slot
 from torch_tpu.aot.plans import spec_for
+from torch_tpu.aot.rolling import Rolled, Stacked
 from torch_tpu.aot.sharding import Mesh, annotate, local_shape, sharding
 
 __all__ = ["KINDS", "Plan", "make"]
@@ -72,6 +73,8 @@ class Plan:
 
     def spec(self, slot: Slot) -> tuple[tuple[str, ...], ...]:
         """Return for each dimension of an input or output the axes that cut it."""
+        if isinstance(slot, Stacked) and slot.layer is not None:
+            return ((), *self.spec(slot.layer))
         cut: list[tuple[str, ...]] = [()] * len(slot.shape)
         if self.kind == "none" or not slot.shape:
             return tuple(cut)
@@ -118,10 +121,16 @@ class Plan:
         """Return the bytes of an input or output on one device."""
         return math.prod(local_shape(self.mesh, self.spec(slot), slot.shape)) * slot.dtype.itemsize
 
-    def apply(self, lowered: Lowered) -> str:
-        """Return the program's text with the shardings of this plan."""
+    def apply(self, program: Lowered | Rolled) -> str:
+        """Return a program's text with the shardings of this plan.
+
+        Parameters
+        ----------
+        program : Lowered or Rolled
+            Its activations as `pinned` leaves them.
+        """
         if self.kind == "none":
-            return lowered.text
+            return program.text
 
         def written(slots: list[Slot]) -> dict[int, str]:
             return {
@@ -130,24 +139,24 @@ class Plan:
             }
 
         return annotate(
-            self._pinned(lowered),
-            written(lowered.inputs),
+            program.text,
+            written(program.inputs),
             self.mesh.size,
-            {i: s for i, s in written(lowered.outputs).items() if lowered.outputs[i].alias is None},
+            {i: s for i, s in written(program.outputs).items() if program.outputs[i].alias is None},
         )
 
-    def _pinned(self, lowered: Lowered) -> str:
+    def pinned(self, lowered: Lowered) -> Lowered:
         """Tell the compiler that activations lie as the batch does, product by product.
 
         From the arguments alone it may find it cheaper to keep parameters where they are and to sum
         up activations over all devices, which is not what any of these plans means.
         """
-        data = self._dividing("data", self.batch)
+        data = () if self.kind == "none" else self._dividing("data", self.batch)
         if not data:
-            return lowered.text
+            return lowered
         weights = {f"%a{i}" for i, slot in enumerate(lowered.inputs) if slot.kind == "parameter"}
         lines = (self._pin(line, data, weights) for line in lowered.text.splitlines())
-        return "\n".join(lines) + "\n"
+        return dataclasses.replace(lowered, text="\n".join(lines) + "\n")
 
     def _pin(self, line: str, data: tuple[str, ...], weights: set[str]) -> str:
         """Return the line, with a second one if it makes an activation.

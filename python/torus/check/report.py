@@ -145,6 +145,10 @@ def _exchanges(r: Result) -> str:
     return f"{as_bytes(r.sent_bytes)}: {kinds}" if kinds else "none"
 
 
+def _loops(r: Result) -> str:
+    return ", ".join(f"{rounds} x {count} operations" for rounds, count in r.loops) or "-"
+
+
 def _estimate(r: Result) -> str:
     note = f", {r.unestimated} kernels not counted" if r.unestimated else ""
     return as_seconds(r.compiler_seconds) + (note if r.compiler_seconds else "")
@@ -163,6 +167,7 @@ _ROWS: tuple[tuple[str, Cell], ...] = (
     ("sharding", lambda r: r.plan),
     ("batch, all devices", lambda r: str(r.batch)),
     ("extended from layers", lambda r: ", ".join(map(str, r.extended_from)) or "-"),
+    ("layers as loops", _loops),
     ("HBM capacity", lambda r: as_bytes(r.capacity_bytes) if r.capacity_bytes else "-"),
     ("HBM peak", _peak),
     ("  arguments", lambda r: as_bytes(r.argument_bytes)),

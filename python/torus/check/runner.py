@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 from torch_tpu import aot
+from torch_tpu.aot import rolling
+from torch_tpu.aot.program import Unreadable
 
 from torus.check import analysis, extrapolate, hints, measure, plan, step
 from torus.check.report import Report
@@ -19,6 +21,10 @@ from torus.check.source import Source
 __all__ = ["Options", "check"]
 
 Say = Callable[[str], None]
+
+# Operations from which on layers become loops, on one device and on several: each takes the
+# compiler a tenth of a second, exchanges more.
+_LONG, _LONG_SHARED = 10_000, 2_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +47,9 @@ class Options:
         Size of the axis "model"; chosen if 0.
     layers : tuple of int
         Two numbers of layers to compile in place of the model's; empty to compile the model.
+    roll : str
+        Whether repeated layers become loops: ``"never"``, ``"always"`` or, in long programs,
+        ``"auto"``.
     save, save_text : pathlib.Path or None
         Folders or files for executables and programs.
     """
@@ -55,6 +64,7 @@ class Options:
     shard: str = "none"
     model_parallel: int = 0
     layers: tuple[int, ...] = ()
+    roll: str = "auto"
     save: pathlib.Path | None = None
     save_text: pathlib.Path | None = None
 
@@ -187,7 +197,8 @@ def _one(
     say: Say,
 ) -> measure.Result:
     say(f"compiling for {topology.name} ({made.describe()}), about a minute or more")
-    text = made.apply(captured.lowered)
+    program = _rolled(made.pinned(captured.lowered), made, options, say)
+    text = made.apply(program)
     word = topology.name.replace(":", "-")
     if options.save_text is not None:
         _target(options.save_text, f"{word}.mlir").write_text(text, "utf-8")
@@ -195,7 +206,25 @@ def _one(
     arguments = sum(made.local_bytes(slot) for slot in captured.lowered.inputs)
     result = measure.measure(text, topology, made, captured.analysis, arguments, save)
     result.batch = made.batch
+    if isinstance(program, rolling.Rolled):
+        result.loops = [(loop.rounds, loop.operations) for loop in program.loops]
     return result
+
+
+def _rolled(
+    lowered: aot.Lowered, made: plan.Plan, options: Options, say: Say
+) -> aot.Lowered | rolling.Rolled:
+    """Return the program with its layers as loops, if that is wanted and possible."""
+    limit = _LONG if made.mesh.size == 1 else _LONG_SHARED
+    is_long = lowered.text.count("\n") > limit
+    if options.roll == "never" or (options.roll == "auto" and not is_long):
+        return lowered
+    say("looking for repeated layers")
+    try:
+        return rolling.roll(lowered.text, lowered.inputs, lowered.outputs) or lowered
+    except Unreadable as error:
+        say(f"layers stay as they are: {error}")
+        return lowered
 
 
 def _extended(

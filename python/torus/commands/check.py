@@ -124,6 +124,13 @@ def _add_devices(parser: argparse.ArgumentParser) -> None:
         help="compare chip counts of the topology's kind, such as 1,4,16,64,256",
     )
     add(
+        "--roll",
+        choices=("auto", "never", "always"),
+        default="auto",
+        help="compile repeated layers as a loop over stacked weights: always, never, or where the "
+        "program is long; the report says which (default: auto)",
+    )
+    add(
         "--layers",
         type=_two_counts,
         metavar="A,B",
@@ -169,6 +176,7 @@ def _options(arguments: argparse.Namespace) -> Options:
         shard=arguments.shard,
         model_parallel=arguments.model_parallel,
         layers=arguments.layers or (),
+        roll=arguments.roll,
         save=arguments.save,
         save_text=arguments.save_text,
     )

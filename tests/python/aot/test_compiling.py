@@ -97,7 +97,7 @@ def test_a_partitioned_program_has_its_collective() -> None:
     module = hlo.Module(compiled.optimized)
     assert module.collective_counts() == {"all-reduce": 1}
     (collective,) = module.collectives
-    assert (collective.bytes, collective.group_size, collective.in_loop) == (16, 8, False)
+    assert (collective.bytes, collective.group_size, collective.times) == (16, 8, 1)
     assert collective.sent_bytes == 2 * 16 * 7 / 8
     assert "all-reduce" in module.text()
 

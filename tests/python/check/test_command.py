@@ -130,7 +130,8 @@ def test_recomputed_layers_are_kept_apart(tiny: pathlib.Path) -> None:
 
 def test_plans_pin_activations(tiny: pathlib.Path) -> None:
     _, lowered = lower(tiny, step.Request("train", 8, 64))
-    text = plan.make("fsdp", 8, 8).apply(lowered)
+    made = plan.make("fsdp", 8, 8)
+    text = made.apply(made.pinned(lowered))
     assert "mhlo.num_partitions = 8" in text
     pinned = re.findall(r"@Sharding.*devices=\[([\d,]+)\].*: \(tensor<(\d+)x", text)
     assert len(pinned) > 20
