@@ -130,7 +130,12 @@ def test_decoding_writes_its_caches_in_place(tmp_path: pathlib.Path) -> None:
 def test_layers_that_come_in_groups(tmp_path: pathlib.Path) -> None:
     kinds = (["sliding_attention"] * 2 + ["full_attention"]) * 3 + ["sliding_attention"]
     lowered = lower(
-        tmp_path, "gemma3_text", "forward", num_hidden_layers=10, layer_types=kinds, sliding_window=4
+        tmp_path,
+        "gemma3_text",
+        "forward",
+        num_hidden_layers=10,
+        layer_types=kinds,
+        sliding_window=4,
     )
     rolled = rolling.roll(lowered.text, lowered.inputs, lowered.outputs)
     assert [loop.rounds for loop in rolled.loops] == [3]

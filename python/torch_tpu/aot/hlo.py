@@ -271,7 +271,7 @@ class Module:
         return float(total)
 
     def _traffic_of_fusion(self, fusion: Instruction, sizes: dict[int, int]) -> int:
-        """Return the bytes of operands and result, of arrays of which it takes a slice only that."""
+        """Return the bytes of operands and result; of arrays that it slices, of the slices."""
         inside = self.computations.get(fusion.called[0], [])
         size = {i.identity: i.shape.bytes for i in inside}
         written = fusion.shape.bytes
