@@ -1,8 +1,8 @@
 # Copyright The Torus Authors. Licensed under the Apache License, Version 2.0.
 """Write docs/scaling.md and its plots: weak scaling of Llama 3 on TPU7x, 1 to 256 chips.
 
-Needs libtpu and no TPU. A program takes a minute or more to compile; what has been compiled is kept
-in build/scaling.json and not compiled again, so that the tool can be stopped and started.
+Needs libtpu and no TPU. A program takes minutes to compile; what has been compiled is kept in
+build/scaling.json and not compiled again, so that the tool can be stopped and started.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 KEPT = ROOT / "build" / "scaling.json"
 COUNTS = (1, 4, 16, 64, 256)
 SEQ = 2048
-LAYERS = (2, 4)
 # Title, configuration, plan: what one would train them with.
 RUNS = (
     ("Llama 3 8B", "llama-3-8b", "fsdp"),
@@ -37,13 +36,14 @@ part of the axis "data", layers computed again in the backward pass) on 1 to 256
 each chip is two devices. Written by `python tools/generate_scaling.py`, which runs
 
     torus check examples/configs/llama-3-8b.json --mode train --remat --seq {seq} \\
-        --shard fsdp --topology tpu7x:2x2x1 --scaling 1,4,16,64,256 --layers {layers}
+        --shard fsdp --topology tpu7x:2x2x1 --scaling 1,4,16,64,256 --roll always
 
 and the same for `llama-3-70b.json` with `--shard 2d`. No TPU was used.
 
-- **From the compiler** is what the TPU compiler says of programs for that topology: memory as it
-  laid it out, and the bytes that its collectives move. They have {few} and {more} layers; the
-  figures of all layers extend those in a straight line.
+- **From the compiler** is what the TPU compiler says of the program for that topology: memory as it
+  laid it out, and the bytes that its collectives move. The programs are of the whole model, with
+  its layers as loops over stacked weights ([torus check](check.md#layers-as-loops)); an exchange in
+  a loop counts in each of its rounds.
 - **Estimated** is arithmetic on Google's published peaks (2307 TFLOP/s in bfloat16, 7380 GB/s to
   memory, 600 GB/s to the neighbours one way, for each chip). A real step is slower: no kernel runs
   at its peak, and the network is shared. The two efficiencies bracket what overlapping can do:
@@ -57,7 +57,7 @@ def check(config: str, shard: str, chips: int) -> dict[str, Any]:
         *(sys.executable, "-m", "torus", "check", f"examples/configs/{config}.json", "--json"),
         *("--mode", "train", "--remat", "--seq", str(SEQ), "--shard", shard),
         *("--topology", "tpu7x:2x2x1", "--scaling", str(chips)),
-        *("--layers", ",".join(map(str, LAYERS))),
+        *("--roll", "always"),
     ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode == 2 or not done.stdout:
@@ -130,8 +130,7 @@ def estimated(results: list[dict[str, Any]]) -> list[str]:
 
 def render(kept: dict[str, Any], counts: list[int]) -> str:
     """Return the page, and write its plots."""
-    few, more = LAYERS
-    parts = [INTRODUCTION.format(seq=SEQ, layers=f"{few},{more}", few=few, more=more)]
+    parts = [INTRODUCTION.format(seq=SEQ)]
     memory: dict[str, list[tuple[float, float]]] = {}
     sent: dict[str, list[tuple[float, float]]] = {}
     for title, config, shard in RUNS:

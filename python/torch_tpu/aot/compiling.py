@@ -172,9 +172,7 @@ def _free_lines(text: str, num_partitions: int) -> list[tuple[str, str]]:
     return [("free", flags)] if flags else []
 
 
-def _request(
-    lines: list[tuple[str, str]], topology: str, timeout: float | None
-) -> workers.Fields:
+def _request(lines: list[tuple[str, str]], topology: str, timeout: float | None) -> workers.Fields:
     try:
         fields = workers.shared().request(lines, timeout)
     except workers.WorkerDied as error:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from torch_tpu.aot.protobuf import fields, message, numbers
 
-__all__ = ["Collective", "Instruction", "Module", "Shape"]
+__all__ = ["Collective", "Instruction", "LoopWork", "Module", "Shape"]
 
 # xla.PrimitiveType: name and bits.
 _TYPES = {
@@ -37,6 +37,7 @@ _COLLECTIVES = (
 
 
 _CYCLES = re.compile(rb'"estimated_cycles":"(\d+)"')
+_UNKNOWN_CYCLES = 1 << 48  # the compiler writes the largest number that there is
 
 # What reads its operands from memory and writes its result there.
 _MOVING = (
@@ -82,6 +83,14 @@ class Instruction(NamedTuple):
     target: str
     cycles: int = 0
     value: int | None = None
+
+
+class LoopWork(NamedTuple):
+    """Work in loops: estimated cycles outside of and in them, bytes of all rounds but the first."""
+
+    cycles_outside: float
+    cycles: float
+    traffic: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,27 +245,20 @@ class Module:
             return None
         return values.get(compared[0].operands[1])
 
-    def loops_add(self) -> tuple[float, float]:
-        """Return what the compiler's cost model leaves out: loops and their rounds.
-
-        Returns
-        -------
-        cycles : float
-            By which factor the estimated time of what is outside of loops grows with them.
-        traffic : float
-            The bytes that all rounds but the first read and write.
-        """
-        outside = whole = traffic = 0.0
+    def loops_add(self) -> LoopWork:
+        """Return what loops take, which the compiler's cost model leaves out."""
+        outside = inside = traffic = 0.0
         fused = {c for i in self.instructions() if i.opcode == "fusion" for c in i.called}
         for identity, (times, _) in self.times.items():
             if identity in fused or identity not in self.computations:
                 continue
             cycles = sum(i.cycles for i in self.computations[identity])
-            outside += cycles if times == 1 else 0.0
-            whole += cycles * times
-            if times > 1:
+            if times == 1:
+                outside += cycles
+            else:
+                inside += cycles * times
                 traffic += self._traffic(identity) * (times - 1)
-        return whole / outside if outside else 1.0, traffic
+        return LoopWork(outside, inside, traffic)
 
     def _traffic(self, identity: int) -> float:
         """Return the bytes that a computation reads and writes."""
@@ -379,7 +381,8 @@ def _integer(data: bytes) -> int | None:
 def _estimated(data: bytes) -> int:
     """Of a fusion's configuration: the cycles that the compiler expects."""
     match = _CYCLES.search(data)
-    return int(match[1]) if match else 0
+    found = int(match[1]) if match else 0
+    return found if found < _UNKNOWN_CYCLES else 0
 
 
 def _group_size(data: bytes) -> int:

@@ -247,8 +247,7 @@ def annotate(
 def _with_counts(head: str, num_partitions: int) -> str:
     """Write the number of devices into the module's line, if there is one."""
     counts = (
-        f"attributes {{mhlo.num_partitions = {num_partitions} : i32, "
-        "mhlo.num_replicas = 1 : i32}"
+        f"attributes {{mhlo.num_partitions = {num_partitions} : i32, mhlo.num_replicas = 1 : i32}}"
     )
     return re.sub(r"(module\s+@[\w$.-]+)\s*\{", rf"\1 {counts} {{", head, count=1)
 

@@ -260,10 +260,18 @@ def _take(result: Result, compiled: aot.Compiled) -> None:
 
 def _count_rounds(result: Result, module: Module) -> None:
     """Add the rounds of loops to what the compiler's cost model knows of the rest."""
-    cycles, traffic = module.loops_add()
-    result.compiler_bytes += traffic
-    if result.compiler_seconds is not None:
-        result.compiler_seconds *= cycles
+    added = module.loops_add()
+    if not added.cycles:
+        return
+    result.compiler_bytes += added.traffic
+    seconds = result.compiler_seconds or 0.0
+    chip = chips.of_topology(result.topology)
+    if chip is not None and chip.cycle_seconds:
+        result.compiler_seconds = seconds + added.cycles * chip.cycle_seconds
+    elif seconds and added.cycles_outside:
+        result.compiler_seconds = seconds * (1 + added.cycles / added.cycles_outside)
+    else:
+        result.compiler_seconds = None
 
 
 def _sum_up(collectives: tuple[Collective, ...]) -> list[Traffic]:

@@ -287,3 +287,35 @@ def test_scaling(tiny: pathlib.Path, capsys) -> None:
 def test_options_have_their_defaults() -> None:
     options = runner.Options(("v6e:2x2",))
     assert options.request(3) == step.Request("forward", 3, 512, "bfloat16", False)
+
+
+def test_layers_as_loops_take_the_same_arguments(
+    libtpu: None, tmp_path: pathlib.Path, capsys
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**TINY, "num_hidden_layers": 6}), "utf-8")
+    common = (str(tmp_path), "--seq", "64", "--topology", "v6e:1x1", "--roll")
+    _, plain = check(capsys, *common, "never")
+    status, rolled = check(capsys, *common, "always")
+    assert status == 0
+    before, after = plain["results"][0], rolled["results"][0]
+    assert before["loops"] == []
+    assert [rounds for rounds, _ in after["loops"]] == [6]
+    assert after["argument_bytes"] == pytest.approx(before["argument_bytes"], rel=0.1)
+    assert after["flops"] == before["flops"]
+    assert 0.5 < after["compiler_seconds"] / before["compiler_seconds"] < 2
+    assert 0.5 < after["compiler_bytes"] / before["compiler_bytes"] < 2
+
+
+def test_exchanges_in_loops_count_in_each_round(
+    libtpu: None, tmp_path: pathlib.Path, capsys
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**TINY, "num_hidden_layers": 5}), "utf-8")
+    status, report = check(
+        capsys, str(tmp_path), "--seq", "64", "--shard", "fsdp", "--roll", "always",
+        "--topology", "v5e:2x2",
+    )  # fmt: skip
+    assert status == 0
+    result = report["results"][0]
+    assert result["loops_with_exchanges"] == 0
+    gathered = sum(t["count"] for t in result["exchanges"] if t["kind"] == "all-gather")
+    assert gathered >= 5 * 7  # projections of each layer
