@@ -50,6 +50,37 @@ def test_verdicts_journal_and_report(tmp_path) -> None:
     assert json.loads(journal.read_text().splitlines()[-1])["dtype"] == "int64"
 
 
+def test_distributed_tensors() -> None:
+    """Sums over cut dimensions, matrix products and pieces of what lies on two processes."""
+    names = "add,sum,softmax,matmul,split,nn.functional.layer_norm,nn.functional.linear"
+    result = run_opinfo("--dtensor", "2", "--only", names, "--samples", "2", "--json")
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert {row["verdict"] for row in rows} == {"pass"}
+    assert {row["op"].split(".")[0] for row in rows} >= {"add", "sum", "softmax", "matmul", "split"}
+    assert sum(row["tried"] for row in rows) >= 50
+
+
+def test_a_rank_that_is_gone_costs_one_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    script = tmp_path / "worker.py"
+    script.write_text(
+        "import json, sys\n"
+        "from torus.opinfo import sharded, worker\n"
+        "judged = sharded.judge\n"
+        "def judge(op, plan, ranks):\n"
+        "    if op.name == 'add' and ranks.rank == 1: sys.exit(3)\n"
+        "    return judged(op, plan, ranks)\n"
+        "sharded.judge = judge\n"
+        "worker.main()\n"
+    )
+    monkeypatch.setattr(pool, "_WORKER", [sys.executable, str(script)])
+    ops = {op.name: index for index, op in enumerate(judge.entries("float32"))}
+    rows: list[pool.Row] = []
+    operators = [(ops[name], name) for name in ("add", "neg")]
+    pool.run(judge.Plan(samples=1, ranks=2), operators, rows.append, seconds=20)
+    assert [row["verdict"] for row in rows] == ["crash", "pass"]
+
+
 def test_wrong_usage() -> None:
     for arguments, text in (("--only", "nonesuch"), "nonesuch"), (("--dtype", "float3"), "float3"):
         result = run_opinfo(*arguments)

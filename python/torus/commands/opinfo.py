@@ -22,7 +22,7 @@ HELP = "run PyTorch's operator samples (OpInfo) on the device against the CPU"
 
 Row = dict[str, Any]
 
-_KEY = ("op", "dtype", "samples", "backward", "views", "fallback", "target", "compiled")
+_KEY = ("op", "dtype", "samples", "backward", "views", "fallback", "target", "compiled", "ranks")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,6 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--compile", action="store_true", help="run them under torch.compile(fullgraph=True)"
+    )
+    parser.add_argument(
+        "--dtensor",
+        type=int,
+        default=0,
+        metavar="PROCESSES",
+        help="run them on distributed tensors over so many processes, in every even sharding that "
+        "PyTorch gets right on the CPU with Gloo",
     )
     parser.add_argument(
         "--only", metavar="NAMES", help="these operators, separated by commas, all their variants"
@@ -109,6 +117,7 @@ def _plans(arguments: argparse.Namespace) -> list[Any]:
             arguments.views,
             target,
             arguments.compile,
+            arguments.dtensor,
         )
         for dtype in arguments.dtype or ["float32"]
         for target in (arguments.compile_for or "").split(",")

@@ -51,7 +51,7 @@ UNCOMPARED = frozenset(
 # Their tensor arguments after the first are read on the host and belong on the CPU by contract.
 _HOST_ARGUMENTS = frozenset(["tensor_split"])
 # Eigenvectors are free in sign; the samples bring a function that removes the freedom.
-_FREE_SIGNS = frozenset(["linalg.eig", "linalg.eigh", "linalg.svd", "svd"])
+FREE_SIGNS = frozenset(["linalg.eig", "linalg.eigh", "linalg.svd", "svd"])
 # They return the place of one among equal elements, any of them; the position of "dim" among their
 # arguments after the first.
 _FREE_TIES = {"argsort": 0, "kthvalue": 1, "mode": 0, "sort": 0, "topk": 1}
@@ -77,6 +77,8 @@ class Plan:
         `torus.opinfo.compiling`; empty: they are run and compared.
     compiled : bool
         Run the operator on the device under ``torch.compile(fullgraph=True)``.
+    ranks : int
+        Run it on distributed tensors over so many processes, see `torus.opinfo.sharded`; 0: no.
     """
 
     dtype: str = "float32"
@@ -85,6 +87,7 @@ class Plan:
     views: bool = False
     target: str = ""
     compiled: bool = False
+    ranks: int = 0
 
 
 @dataclasses.dataclass
@@ -236,7 +239,7 @@ def side_of(op: Any, sample: Any, device: str, plan: Plan, grad: bool, first_kin
     return _Side((tree_map(move, sample.input), *rest))
 
 
-def _elements_at(op: Any, side: _Side) -> list[Any]:
+def elements_at(op: Any, side: _Side) -> list[Any]:
     """Replace the free places among the results by the elements that stand there."""
     first, args, kwargs = side.tree
     position = _FREE_TIES.get(op.name)
@@ -255,7 +258,8 @@ def _elements_at(op: Any, side: _Side) -> list[Any]:
     return [*side.outputs[:-1], look(places)] if places.dtype == torch.int64 else side.outputs
 
 
-def _check_outputs(actual: list[Any], expected: list[Any]) -> None:
+def check_outputs(actual: list[Any], expected: list[Any]) -> None:
+    """Raise an AssertionError if results differ by more than their dtype lets them."""
     if len(actual) != len(expected):
         raise AssertionError(f"{len(actual)} results, {len(expected)} on the CPU")
     for a, e in zip(actual, expected, strict=True):
@@ -271,9 +275,8 @@ def _check_outputs(actual: list[Any], expected: list[Any]) -> None:
             )
 
 
-def _check_gradients(
-    actual: list[torch.Tensor | None], expected: list[torch.Tensor | None]
-) -> None:
+def check_gradients(actual: list[torch.Tensor | None], expected: list[torch.Tensor | None]) -> None:
+    """Raise an AssertionError if gradients differ, or are there on one side only."""
     for a, e in zip(actual, expected, strict=True):
         if (a is None) != (e is None):
             raise AssertionError("gradient present on one device only")
@@ -333,7 +336,7 @@ def _judge_sample(
 ) -> None:
     if sample.kwargs.get("dropout_p", 0.0) > 0.0:  # random
         return
-    process = sample.output_process_fn_grad if grad or op.name in _FREE_SIGNS else None
+    process = sample.output_process_fn_grad if grad or op.name in FREE_SIGNS else None
     try:
         actual = side_of(op, sample, "tpu", plan, grad, first_kind)
         expected = side_of(op, sample, "cpu", plan, grad, first_kind)
@@ -343,9 +346,9 @@ def _judge_sample(
     found.tried += 1
     try:
         actual.run(op, process, plan.compiled)
-        _check_outputs(_elements_at(op, actual), _elements_at(op, expected))
+        check_outputs(elements_at(op, actual), elements_at(op, expected))
         if grad:
-            _check_gradients(actual.gradients(), expected.gradients())
+            check_gradients(actual.gradients(), expected.gradients())
         found.passed += 1
     except AssertionError as error:
         found.fail("wrong", str(error))

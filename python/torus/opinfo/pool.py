@@ -52,7 +52,7 @@ def run(
         environment = {"TORUS_FALLBACK": fallback}
         if plan.target:
             environment["TORUS_CACHE"] = "0"  # a program from disk comes without its text
-        patience = seconds + _GRACE_SECONDS
+        patience = (3 if plan.ranks else 1) * seconds + _GRACE_SECONDS
         return workers.Worker([*_WORKER, settings], patience, environment, start='{"op"')
 
     def on_lost(request: str, error: workers.LostError) -> Row:

@@ -23,6 +23,8 @@ on device "tpu" and compared with the CPU. Written by `torus opinfo --report`.
 - **gradient**: the gradients of a weighted sum of the results are compared too.
 - **views**: every tensor of a sample is a view inside a larger buffer (transposed, stepped, sliced,
   expanded, overlapping).
+- **DTensor**: the sample's tensors lie on a mesh of processes, cut evenly in up to 24 ways; each
+  way is a sample here. Only those count that give the plain operator's result on the CPU with Gloo.
 """
 
 
@@ -44,6 +46,7 @@ def title(row: Row) -> str:
     parts += ["views"] if row["views"] else []
     parts += [f"compiled for {row['target']}"] if row.get("target") else []
     parts += ["torch.compile"] if row.get("compiled") else []
+    parts += [f"DTensor on {row['ranks']} processes"] if row.get("ranks") else []
     parts += ["CPU fallback allowed"] if row["fallback"] == "silent" else []
     return ", ".join(parts)
 
