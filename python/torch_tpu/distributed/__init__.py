@@ -46,12 +46,15 @@ def _create(options: Any, backend_options: Any = None) -> Any:
         What the caller gave as ``pg_options``; only its time-out has a meaning here.
     """
     from torch_tpu import _C
+    from torch_tpu.distributed import _meeting
 
     timeout = options.timeout
     if backend_options is not None and getattr(backend_options, "_timeout", None):
         timeout = min(timeout, backend_options._timeout)
+    ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
+    store = _meeting.meet(options.store, options.group_rank, options.group_size, timeout, ranks)
     return _C._create_host_group(
-        options.store,
+        store,
         options.group_rank,
         options.group_size,
         timeout,

@@ -93,9 +93,7 @@ def tensors_go_there_and_back() -> None:
 @case
 def layouts_are_those_asked_for() -> None:
     mesh = spmd.init_mesh((2, 4), ("data", "model"))
-    layout = spmd.layout_of(
-        spmd.distribute_tensor(torch.zeros(8, 8), mesh, [Shard(1), Shard(0)])
-    )
+    layout = spmd.layout_of(spmd.distribute_tensor(torch.zeros(8, 8), mesh, [Shard(1), Shard(0)]))
     assert layout is not None
     assert layout.parts == (4, 2)
     assert layout.holders()[3, 1] == (7,)
