@@ -11,10 +11,12 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from torch_tpu.distributed.mesh import topology_aware_mesh
+
 if TYPE_CHECKING:
     import torch.distributed as dist
 
-__all__ = ["BACKEND_NAMES", "monitored_barrier", "register"]
+__all__ = ["BACKEND_NAMES", "monitored_barrier", "register", "topology_aware_mesh"]
 
 BACKEND_NAMES = ("tpu_dist", "tpu")
 _DEVICES = ("tpu", "cpu")
