@@ -14,6 +14,7 @@ import torch
 
 pytest.importorskip("transformers")
 
+from torch_tpu import aot
 from torus.compat import adjust, pages, records, report, shrink, stages, trees
 from torus.compat.build import Subject, build
 
@@ -73,6 +74,14 @@ def test_a_crash_and_a_stage_without_end_are_verdicts(tmp_path) -> None:
         result = run_compat("--only", "gpt2", *options)
         assert result.returncode == 1, result.stderr
         assert json.loads(result.stdout)["stages"]["forward"]["verdict"] == verdict
+
+
+@pytest.mark.skipif(not aot.topologies.is_available(), reason="libtpu is not installed")
+def test_the_tpu_compiler_gets_no_options_of_the_cpu_plugin() -> None:
+    stage = ("--stages", "", "--compile-for", "v6e:2x2")
+    result = run_compat("--only", "bert", "--quick", *stage, "--json")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert json.loads(result.stdout)["stages"]["compile for v6e:2x2"]["verdict"] == "match"
 
 
 def test_wrong_usage() -> None:
