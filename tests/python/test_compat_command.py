@@ -153,6 +153,14 @@ def test_inputs_fit_a_multimodal_model() -> None:
     assert int((subject.inputs["input_ids"] == token).sum()) > 0
 
 
+@pytest.mark.parametrize(
+    "model_type",
+    ["lw_detr", "depth_pro", "fun_asr_nano_encoder", "deepseek_ocr2_encoder", "emu3_vqgan"],
+)
+def test_types_whose_fields_or_inputs_are_coupled_are_small(model_type) -> None:
+    assert build(model_type).recipe == "narrow"
+
+
 def _rows() -> list[dict]:
     good = {"verdict": "match", "programs": 3, "seconds": 1.5, "difference": 1e-7}
     bad = {"verdict": "error", "note": "NotImplementedError: aten::frobnicate is not implemented"}

@@ -352,6 +352,8 @@ def _image_tokenizers(c: Any, recipe: Recipe) -> None:
     }
     if c.model_type == "chameleon_vqgan":
         del small["num_embeddings"]
+    if c.model_type == "emu3_vqgan":
+        small["hidden_size"] = small["base_channels"]
     for name, value in small.items():
         if recipe.shallow and hasattr(c, name):
             setattr(c, name, value)
@@ -440,6 +442,27 @@ def _dense_prediction(c: Any, recipe: Recipe) -> None:
             )
     if recipe.narrow and c.model_type.endswith("depth_anything"):
         c.reassemble_hidden_size = backbone.hidden_size
+
+
+@adjust(r"^lw_detr$")
+def _lw_detr(c: Any, recipe: Recipe) -> None:
+    """Give the projector a scale: by default it has none."""
+    c.projector_scale_factors, c.projector_in_channels = [1.0], [c.d_model]
+    c.num_feature_levels = 1
+    if recipe.scaled:
+        c.num_queries, backbone = 12, c.backbone_config
+        stages = [f"stage{i}" for i in range(1, backbone.num_hidden_layers + 1)]
+        backbone.stage_names = ["stem", *stages]
+        backbone.set_output_features_output_indices(out_features=stages, out_indices=None)
+
+
+@adjust(r"^depth_pro$")
+def _depth_pro(c: Any, recipe: Recipe) -> None:
+    """Every encoder sees patches of one size, which stands in three places."""
+    if recipe.narrow:
+        c.patch_size, c.intermediate_hook_ids = 32, [1, 0]
+        for part in (c.image_model_config, c.patch_model_config, c.fov_model_config):
+            part.image_size, part.patch_size = 32, 8
 
 
 @adjust(r"^clap_audio_model$")

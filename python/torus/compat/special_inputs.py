@@ -247,6 +247,33 @@ def _mono_sound(m: Maker) -> Inputs:
     return {"input_values": 0.1 * m.draw.normal(BATCH, 1, 4800)}
 
 
+@_special("depth_pro")
+def _depth_pro(m: Maker) -> Inputs:
+    side = 4 * m.config.patch_size  # the smallest of three scales is one patch
+    return {"pixel_values": m.draw.normal(1, 3, side, side)}
+
+
+@_special("fun_asr_nano_encoder")
+def _stacked_frames(m: Maker) -> Inputs:
+    return {
+        "input_features": m.draw.normal(BATCH, 12, m.config.input_size),
+        "input_features_mask": torch.ones(BATCH, 12).long(),
+    }
+
+
+@_special("deepseek_ocr2_encoder")
+def _patches_and_queries(m: Maker) -> Inputs:
+    return {"inputs_embeds": m.draw.normal(BATCH, 12, m.config.hidden_size), "num_patches": 6}
+
+
+@_special("emu3_vqgan")
+def _emu3_images(m: Maker) -> Inputs:
+    return {
+        "pixel_values": m.draw.normal(BATCH, 3, 64, 64),
+        "image_sizes": torch.tensor([[64, 64]] * BATCH),
+    }
+
+
 @_special("seggpt")
 def _seggpt(m: Maker) -> Inputs:
     height, width = image_size(m.config)
