@@ -66,6 +66,15 @@ static uint64_t own_file_hash(void) {
   return hash;
 }
 
+/* Options that plugins read from the environment change what they compile. */
+static void append_flags(torus_strbuf_t *text) {
+  static const char *const variables[] = {"XLA_FLAGS", "LIBTPU_INIT_ARGS"};
+  for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
+    const char *value = getenv(variables[i]);
+    torus_strbuf_printf(text, "%s\n", value != NULL ? value : "");
+  }
+}
+
 static char *make_identity(torus_engine_t *engine) {
   torus_strbuf_t text = {0};
   torus_strbuf_printf(&text, "torus %" PRIx64 "\n%s\n%s\n", own_file_hash(),
@@ -76,6 +85,7 @@ static char *make_identity(torus_engine_t *engine) {
   torus_strbuf_printf(&text, "%d.%d %s\n%s\n", major, minor,
                       torus_client_device_kind(engine->client, 0),
                       torus_executable_options_fingerprint(engine->client, TORUS_EFFORT_DEFAULT));
+  append_flags(&text);
   char *copy = text.failed ? NULL : torus_strdup(text.data);
   torus_strbuf_deinit(&text);
   return copy;

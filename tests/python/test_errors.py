@@ -406,8 +406,8 @@ print(figures["compilations"], figures["disk_hits"])
 """
 
 
-def run_with_cache(run_python, folder: os.PathLike[str] | str) -> tuple[int, int]:
-    env = {"TORUS_CACHE_DIR": str(folder), "TORUS_EAGER_MODE": "strict"}
+def run_with_cache(run_python, folder: os.PathLike[str] | str, flags: str = "") -> tuple[int, int]:
+    env = {"TORUS_CACHE_DIR": str(folder), "TORUS_EAGER_MODE": "strict", "XLA_FLAGS": flags}
     result = run_python(COUNT, env=env)
     assert result.stderr == ""
     compilations, hits = result.stdout.split()
@@ -423,6 +423,15 @@ def test_cache_is_used(run_python, tmp_path) -> None:
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     for entry in folder.iterdir():
         assert stat.S_IMODE(entry.stat().st_mode) == 0o600
+
+
+def test_programs_compiled_with_other_flags_are_not_used(run_python, tmp_path) -> None:
+    compilations, _ = run_with_cache(run_python, tmp_path)
+    quick = "--xla_backend_optimization_level=0"
+    assert run_with_cache(run_python, tmp_path, quick) == (compilations, 0)
+    assert run_with_cache(run_python, tmp_path, quick) == (0, compilations)
+    assert run_with_cache(run_python, tmp_path) == (0, compilations)
+
 
 MANY_PROGRAMS = """
 import torch
