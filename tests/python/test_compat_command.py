@@ -155,7 +155,14 @@ def test_inputs_fit_a_multimodal_model() -> None:
 
 @pytest.mark.parametrize(
     "model_type",
-    ["lw_detr", "depth_pro", "fun_asr_nano_encoder", "deepseek_ocr2_encoder", "emu3_vqgan"],
+    [
+        "lw_detr",
+        "depth_pro",
+        "fun_asr_nano_encoder",
+        "deepseek_ocr2_encoder",
+        "emu3_vqgan",
+        "zamba2",
+    ],
 )
 def test_types_whose_fields_or_inputs_are_coupled_are_small(model_type) -> None:
     assert build(model_type).recipe == "narrow"

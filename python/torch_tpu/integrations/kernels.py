@@ -60,6 +60,5 @@ def layer_mapping(*names: str) -> dict[str, dict[str, Any]]:
     from kernels import LocalLayerRepository
 
     return {
-        name: {"tpu": LocalLayerRepository(REPOSITORY, layer_name=name)}
-        for name in names or LAYERS
+        name: {"tpu": LocalLayerRepository(REPOSITORY, layer_name=name)} for name in names or LAYERS
     }

@@ -56,9 +56,7 @@ def load_file(
     return load(filename, device=_index(device))
 
 
-def safe_open(
-    filename: str | os.PathLike[str], device: str | int | torch.device = "tpu"
-) -> Any:
+def safe_open(filename: str | os.PathLike[str], device: str | int | torch.device = "tpu") -> Any:
     """Open a file to read tensors, or slices of them, one by one.
 
     Parameters

@@ -398,6 +398,16 @@ def _jamba(c: Any, recipe: Recipe) -> None:
         c.expert_layer_period, c.expert_layer_offset = 2, 1
 
 
+@adjust(r"^zamba2?$")
+def _zamba(c: Any, recipe: Recipe) -> None:
+    """Attention sees two hidden states side by side; two layers share its weights."""
+    if recipe.scaled:
+        c.num_hidden_layers, c.layers_block_type = 4, ["linear_attention", "hybrid"] * 2
+        c.hybrid_layer_ids = [1, 3]
+        c.attention_hidden_size = 2 * c.hidden_size
+        c.attention_head_dim = c.attention_hidden_size // c.num_attention_heads
+
+
 @adjust(r"^recurrent_gemma$")
 def _recurrent_gemma(c: Any, recipe: Recipe) -> None:
     if recipe.scaled:
@@ -426,6 +436,27 @@ def _sam(c: Any, recipe: Recipe) -> None:
         prompt.image_size, prompt.image_embedding_size = 128, 128 // prompt.patch_size
         prompt.hidden_size = c.vision_config.output_channels = c.mask_decoder_config.hidden_size
         c.vision_config.num_pos_feats = prompt.hidden_size // 2
+
+
+@adjust(r"^sam2_hiera_det_model$")
+def _hiera(c: Any, recipe: Recipe) -> None:
+    if recipe.narrow and recipe.small_images:
+        c.image_size, c.hidden_size = [128, 128], 16
+        c.embed_dim_per_stage, c.num_attention_heads_per_stage = [16, 32, 64, 128], [1, 2, 4, 8]
+        c.blocks_per_stage, c.global_attention_blocks = [1, 1, 2, 1], [3]
+
+
+@adjust(r"^sam2_vision_model$")
+def _sam2_vision(c: Any, recipe: Recipe) -> None:
+    if recipe.narrow and recipe.small_images:
+        c.backbone_channel_list = [128, 64, 32, 16]
+        c.backbone_feature_sizes = [[32, 32], [16, 16], [8, 8]]
+
+
+@adjust(r"^(sam2|sam2_video|edgetam|edgetam_video)$")
+def _sam2(c: Any, recipe: Recipe) -> None:
+    if recipe.narrow and recipe.small_images:
+        c.prompt_encoder_config.image_size = 128
 
 
 @adjust(r"^(depth_anything|prompt_depth_anything|dpt|zoedepth|upernet|vitmatte)$")

@@ -65,9 +65,7 @@ CONFIGS = {
         task_type="CAUSAL_LM",
     ),
     "loha": peft.LoHaConfig(r=2, alpha=4, target_modules=["q_proj"], task_type="CAUSAL_LM"),
-    "oft": peft.OFTConfig(
-        r=0, oft_block_size=4, target_modules=["q_proj"], task_type="CAUSAL_LM"
-    ),
+    "oft": peft.OFTConfig(r=0, oft_block_size=4, target_modules=["q_proj"], task_type="CAUSAL_LM"),
     "prefix": peft.PrefixTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM"),
     "prompt": peft.PromptTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM"),
 }

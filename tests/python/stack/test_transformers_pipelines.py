@@ -73,9 +73,7 @@ def test_feature_extraction() -> None:
     expected, actual = run(
         "feature-extraction", parts.bert(), parts.SENTENCES[0], tokenizer=parts.tokenizer()
     )
-    torch.testing.assert_close(
-        torch.tensor(actual), torch.tensor(expected), rtol=1e-3, atol=1e-4
-    )
+    torch.testing.assert_close(torch.tensor(actual), torch.tensor(expected), rtol=1e-3, atol=1e-4)
 
 
 def test_text_and_token_classification() -> None:
@@ -120,9 +118,7 @@ def test_image_feature_extraction() -> None:
     model = transformers.ViTModel(parts.vit().config, add_pooling_layer=False).eval()
     options = {"image_processor": image_processor()}
     expected, actual = run("image-feature-extraction", model, parts.picture(), **options)
-    torch.testing.assert_close(
-        torch.tensor(actual), torch.tensor(expected), rtol=1e-3, atol=1e-4
-    )
+    torch.testing.assert_close(torch.tensor(actual), torch.tensor(expected), rtol=1e-3, atol=1e-4)
 
 
 def test_audio_classification() -> None:
