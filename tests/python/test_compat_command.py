@@ -162,6 +162,7 @@ def test_inputs_fit_a_multimodal_model() -> None:
         "deepseek_ocr2_encoder",
         "emu3_vqgan",
         "zamba2",
+        "sam2",
     ],
 )
 def test_types_whose_fields_or_inputs_are_coupled_are_small(model_type) -> None:
