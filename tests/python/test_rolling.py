@@ -148,19 +148,20 @@ def test_what_does_not_repeat_stays() -> None:
     assert rolling.roll(lowered.text, lowered.inputs, lowered.outputs) is None
 
 
+class Block(torch.nn.Module):
+    """A layer with a region in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up = torch.nn.LayerNorm(8), torch.nn.Linear(8, 16)
+        self.down = torch.nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.nn.functional.gelu(self.up(self.norm(x)))).sort(-1)[0]
+
+
 @pytest.mark.parametrize("repeats", [2, 3, 7])
 def test_plain_layers(repeats: int) -> None:
-    torch.manual_seed(0)
-
-    class Block(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm, self.up = torch.nn.LayerNorm(8), torch.nn.Linear(8, 16)
-            self.down = torch.nn.Linear(16, 8)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x + self.down(torch.nn.functional.gelu(self.up(self.norm(x)))).sort(-1)[0]
-
     layers = torch.nn.Sequential(*(Block() for _ in range(repeats))).to("tpu")
     lowered = aot.lower(layers, torch.randn(4, 8).to("tpu"))
     rolled = rolling.roll(lowered.text, lowered.inputs, lowered.outputs)
@@ -168,6 +169,55 @@ def test_plain_layers(repeats: int) -> None:
         assert rolled is None
         return
     assert [loop.rounds for loop in rolled.loops] == [repeats]
+    compare(lowered, rolled)
+
+
+def test_results_of_every_layer() -> None:
+    layers = torch.nn.ModuleList([Block() for _ in range(5)]).to("tpu")
+
+    def states(x: torch.Tensor) -> list[torch.Tensor]:
+        found = [x * 2]
+        for layer in layers:
+            found.append(layer(found[-1]))
+        return [*found[1:], found[2] + found[4], found[0]]
+
+    lowered = aot.lower(states, torch.randn(4, 8).to("tpu"))
+    rolled = rolling.roll(lowered.text, lowered.inputs, lowered.outputs)
+    assert [loop.rounds for loop in rolled.loops] == [5]
+    compare(lowered, rolled)
+
+
+def test_layers_that_share_some_weights() -> None:
+    shared = torch.nn.Linear(8, 8)
+    layers = torch.nn.ModuleList([Block() for _ in range(6)]).to("tpu")
+    shared.to("tpu")
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        first = x
+        for i, layer in enumerate(layers):
+            x = layer(shared(x)) + first * (2.0 if i == 0 else 1.0)
+        return x @ layers[3].up.weight.t()
+
+    lowered = aot.lower(forward, torch.randn(4, 8).to("tpu"))
+    rolled = rolling.roll(lowered.text, lowered.inputs, lowered.outputs)
+    assert rolled.loops[0].rounds >= 5
+    compare(lowered, rolled)
+
+
+def test_training_without_recomputation_keeps_what_the_backward_pass_needs() -> None:
+    layers = torch.nn.Sequential(*(Block() for _ in range(5))).to("tpu")
+    optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = layers(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    lowered = aot.lower(step, torch.randn(4, 8).to("tpu"))
+    rolled = rolling.roll(lowered.text, lowered.inputs, lowered.outputs)
+    assert len(rolled.loops) == 2
     compare(lowered, rolled)
 
 

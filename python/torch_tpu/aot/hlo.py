@@ -260,6 +260,19 @@ class Module:
                 traffic += self._traffic(identity) * (times - 1)
         return LoopWork(outside, inside, traffic)
 
+    def copied_arguments(self) -> int:
+        """Return the bytes of arguments that the program first copies into another layout."""
+        shapes = collections.Counter(
+            i.shape for i in self.computations.get(self.entry, []) if i.opcode == "parameter"
+        )
+        total = 0
+        for identity, (times, _) in self.times.items():
+            for i in self.computations.get(identity, []):
+                if times == 1 and i.opcode == "copy" and shapes[i.shape] > 0:
+                    shapes[i.shape] -= 1
+                    total += i.shape.bytes
+        return total
+
     def _traffic(self, identity: int) -> float:
         """Return the bytes that a computation reads and writes."""
         instructions = self.computations[identity]

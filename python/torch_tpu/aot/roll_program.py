@@ -300,7 +300,7 @@ class Writer:
         done: set[str] = set()
         returned = self.program.returned
         for name, slot in zip(returned, self.outputs, strict=True):
-            row = self.targets.get(name) or next(iter(self.rows.get(name, [])), None)
+            row = self._place(name)
             aliased = None if slot.alias is None else numbers[slot.alias]
             if row is None or (name not in self.targets and not self._is_all_returned(row.stack)):
                 slots.append(dataclasses.replace(slot, alias=aliased))
@@ -308,7 +308,7 @@ class Writer:
                 self.types[names[-1]] = self.types[name]
             elif row.stack not in done:
                 done.add(row.stack)
-                same = [i for i, n in enumerate(returned) if self._stack_of(n) == row.stack]
+                same = self._rows_of(row.stack)
                 made = self._slot([self.outputs[i] for i in same], tuple(same))
                 shape = dims_of(self.types[row.stack])[0]
                 slots.append(dataclasses.replace(made, shape=shape, alias=aliased))
@@ -317,14 +317,18 @@ class Writer:
                 names.append(value)
         return slots, names
 
-    def _stack_of(self, name: str) -> str:
-        row = self.targets.get(name) or next(iter(self.rows.get(name, [])), None)
-        return row.stack if row else ""
+    def _place(self, name: str) -> Row | None:
+        """Return the row in which a result lies, if it lies in one."""
+        return self.targets.get(name) or next(iter(self.rows.get(name, [])), None)
+
+    def _rows_of(self, stack: str) -> list[int]:
+        """Return the numbers of the results that are rows of an array, in its order."""
+        places = enumerate(map(self._place, self.program.returned))
+        return [i for _, i in sorted((p.index, i) for i, p in places if p and p.stack == stack)]
 
     def _is_all_returned(self, stack: str) -> bool:
         """Return whether an array holds results of the program and nothing else."""
-        count = dims_of(self.types[stack])[0][0]
-        return sum(self._stack_of(name) == stack for name in self.program.returned) == count
+        return len(self._rows_of(stack)) == dims_of(self.types[stack])[0][0]
 
     def _update_rest(self) -> None:
         """Write into the arrays of arguments what no loop has written there."""

@@ -18,7 +18,8 @@ from torus.check.verdict import Verdict
 __all__ = ["extend", "layer_count", "with_layers"]
 
 _GROWING = (
-    "argument_bytes", "output_bytes", "alias_bytes", "temporary_bytes", "code_bytes", "peak_bytes",
+    "argument_bytes", "output_bytes", "alias_bytes", "temporary_bytes", "code_bytes",
+    "copied_bytes", "peak_bytes",
     "flops", "compiler_flops", "compiler_bytes", "compute_seconds", "memory_seconds",
     "exchange_seconds", "compiler_seconds", "unestimated", "loops_with_exchanges",
 )  # fmt: skip

@@ -66,6 +66,8 @@ class Result:
     argument_bytes, output_bytes, alias_bytes, temporary_bytes, code_bytes : int
         As the compiler lays them out. Of a program that it refuses only the first is known, without
         padding.
+    copied_bytes : int
+        Of arguments that are copied into another layout before they are used.
     peak_bytes : int
         The most in use at a time.
     compile_seconds : float
@@ -110,6 +112,7 @@ class Result:
     alias_bytes: int = 0
     temporary_bytes: int = 0
     code_bytes: int = 0
+    copied_bytes: int = 0
     peak_bytes: int = 0
     compile_seconds: float = 0.0
     flops: float = 0.0
@@ -255,6 +258,7 @@ def _take(result: Result, compiled: aot.Compiled) -> None:
         module = Module(compiled.optimized)
         result.exchanges = _sum_up(module.collectives)
         result.loops_with_exchanges = sum(c.in_unknown_loop for c in module.collectives)
+        result.copied_bytes = module.copied_arguments()
         _count_rounds(result, module)
 
 

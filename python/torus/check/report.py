@@ -173,6 +173,10 @@ _ROWS: tuple[tuple[str, Cell], ...] = (
     ("  arguments", lambda r: as_bytes(r.argument_bytes)),
     ("  outputs, not aliased", _told(lambda r: as_bytes(r.output_bytes - r.alias_bytes))),
     ("  temporaries", _told(lambda r: as_bytes(r.temporary_bytes))),
+    (
+        "    copies of arguments",
+        _told(lambda r: as_bytes(r.copied_bytes) if r.copied_bytes else "-"),
+    ),
     ("  code", _told(lambda r: as_bytes(r.code_bytes))),
     ("flops", lambda r: as_flops(r.flops)),
     ("memory traffic", _told(lambda r: as_bytes(r.compiler_bytes))),

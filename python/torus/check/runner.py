@@ -206,9 +206,27 @@ def _one(
     arguments = sum(made.local_bytes(slot) for slot in captured.lowered.inputs)
     result = measure.measure(text, topology, made, captured.analysis, arguments, save)
     result.batch = made.batch
-    if isinstance(program, rolling.Rolled):
-        result.loops = [(loop.rounds, loop.operations) for loop in program.loops]
+    if not isinstance(program, rolling.Rolled):
+        return result
+    result.loops = [(loop.rounds, loop.operations) for loop in program.loops]
+    if options.roll == "auto" and result.verdict.kind == "too large":
+        return _as_it_is(captured, topology, made, options, say, result)
     return result
+
+
+def _as_it_is(
+    captured: _Captured,
+    topology: aot.Topology,
+    made: plan.Plan,
+    options: Options,
+    say: Say,
+    rolled: measure.Result,
+) -> measure.Result:
+    """Compile a program whose loops do not fit as it is, unless its arguments alone do not."""
+    if rolled.argument_bytes > rolled.capacity_bytes:
+        return rolled
+    say("the loops do not fit; compiling the program as it is, which takes minutes")
+    return _one(captured, topology, made, dataclasses.replace(options, roll="never"), say)
 
 
 def _rolled(
