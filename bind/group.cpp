@@ -65,7 +65,10 @@ Tensor host_copy(const Tensor &t) {
   return t.detach().clone(at::MemoryFormat::Contiguous).resolve_conj().resolve_neg();
 }
 
-Tensor bytes_of(const Tensor &host) { return host.reshape({-1}).view(at::kByte); }
+// Of a contiguous tensor. A single element may have any stride, which reshape keeps and bytes must not.
+Tensor bytes_of(const Tensor &host) {
+  return host.as_strided({host.numel()}, {1}).view(at::kByte);
+}
 
 Tensor empty_bytes(int64_t count) {
   return at::empty({count}, at::TensorOptions().dtype(at::kByte));

@@ -103,7 +103,9 @@ at::Tensor empty_like(const at::Tensor &self, std::optional<at::ScalarType> dtyp
                       std::optional<at::Layout> layout, std::optional<at::Device> device,
                       std::optional<bool> pin_memory, std::optional<at::MemoryFormat> format) {
   at::Tensor made = at::native::empty_like(self, dtype, layout, device, pin_memory, format);
-  if (made.device() == self.device() && made.numel() > 0 && made.layout() == at::kStrided) {
+  // A fake tensor says that it is on the device, and its storage is of none.
+  const bool is_real = self.layout() == at::kStrided && self.storage().device().type() == kTpu;
+  if (is_real && made.device() == self.device() && made.numel() > 0) {
     torus_storage_lie_like(view_of(made).storage, view_of(self).storage);
   }
   return made;

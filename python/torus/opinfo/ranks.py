@@ -18,8 +18,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-# A rank that raised leaves the others in a collective: so long, and no longer.
-_COLLECTIVE_TIMEOUT = datetime.timedelta(seconds=60)
+# Ranks may be apart by so much, at their start above all.
+_GRACE_SECONDS = 120
 _NOTHING = subprocess.DEVNULL
 _IDLE_TIMEOUT = datetime.timedelta(hours=24)
 
@@ -32,8 +32,8 @@ class Ranks:
     ----------
     rank, size : int
     store : torch.distributed.Store
-    patience : datetime.timedelta
-        How long to wait for what another rank has to say.
+    seconds : int
+        Limit for one request.
     children : list of subprocess.Popen
         The other ranks, in the leader.
     """
@@ -41,11 +41,16 @@ class Ranks:
     rank: int
     size: int
     store: dist.Store
-    patience: datetime.timedelta
+    seconds: int
     children: list[subprocess.Popen[bytes]] = dataclasses.field(default_factory=list)
     _request: int = 0
     _step: int = 0
     _groups: int = 0
+
+    @property
+    def collective_timeout(self) -> datetime.timedelta:
+        """How long a rank that raised leaves the others waiting in a collective."""
+        return datetime.timedelta(seconds=self.seconds / 4)
 
     def join(self) -> None:
         """Make the default group: Gloo for the host, ``tpu_dist`` for the device."""
@@ -57,7 +62,7 @@ class Ranks:
             store=dist.PrefixStore(f"group{self._groups}", self.store),
             rank=self.rank,
             world_size=self.size,
-            timeout=_COLLECTIVE_TIMEOUT,
+            timeout=self.collective_timeout,
         )
 
     def renew(self) -> None:
@@ -92,10 +97,11 @@ class Ranks:
 
     def _wait(self, keys: list[str]) -> None:
         """Look again and again: the store's own wait lets no signal through."""
-        deadline = time.monotonic() + self.patience.total_seconds()
+        patience = self.seconds + _GRACE_SECONDS
+        deadline = time.monotonic() + patience
         while not self.store.check(keys):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"a rank said nothing for {self.patience}")
+                raise TimeoutError(f"a rank said nothing for {patience} s")
             if any(child.poll() is not None for child in self.children):
                 raise RuntimeError("a rank is gone")
             time.sleep(0.001)
@@ -118,8 +124,7 @@ def lead(size: int, settings: dict[str, Any]) -> Ranks:
         # Standard output belongs to the leader: its lines are answers.
         command = [*sys.orig_argv[:-1], own]
         children.append(subprocess.Popen(command, stdin=_NOTHING, stdout=_NOTHING))
-    patience = datetime.timedelta(seconds=settings["seconds"] + 120)
-    ranks = Ranks(0, size, store, patience, children)
+    ranks = Ranks(0, size, store, settings["seconds"], children)
     ranks.join()
     return ranks
 
@@ -127,6 +132,6 @@ def lead(size: int, settings: dict[str, Any]) -> Ranks:
 def follow(rank: int, size: int, port: int, seconds: int) -> Ranks:
     """Join the process that started this one."""
     store = dist.TCPStore("localhost", port, size, is_master=False, wait_for_workers=False)
-    ranks = Ranks(rank, size, store, datetime.timedelta(seconds=seconds + 120))
+    ranks = Ranks(rank, size, store, seconds)
     ranks.join()
     return ranks

@@ -59,6 +59,15 @@ def uneven_shards():
 
 
 @case
+def shards_of_one_element_with_a_stride():
+    t = sample(dist.get_world_size() * 2)[::2]
+    local = torch.empty(2, device="tpu")[::2][:1].fill_(float(dist.get_rank()))
+    d = DTensor.from_local(local, mesh(), [Shard(0)])
+    check(d, torch.arange(float(dist.get_world_size())))
+    check(placed(t.unsqueeze(0), Shard(1)).t(), t.unsqueeze(0).t())
+
+
+@case
 def redistributes_between_all_placements():
     t = sample(4, 6)
     for source, target in itertools.product((Replicate(), Shard(0), Shard(1)), repeat=2):
