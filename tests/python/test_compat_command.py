@@ -163,6 +163,9 @@ def test_inputs_fit_a_multimodal_model() -> None:
         "emu3_vqgan",
         "zamba2",
         "sam2",
+        "rt_detr",
+        "vitmatte",
+        "zoedepth",
     ],
 )
 def test_types_whose_fields_or_inputs_are_coupled_are_small(model_type) -> None:

@@ -475,6 +475,12 @@ def _dense_prediction(c: Any, recipe: Recipe) -> None:
         c.reassemble_hidden_size = backbone.hidden_size
 
 
+@adjust(r"^(rt_detr|rt_detr_v2|d_fine|deimv2|pp_doclayout_v[23])$")
+def _hybrid_encoder(c: Any, recipe: Recipe) -> None:
+    if recipe.narrow:
+        c.decoder_in_channels = [c.encoder_hidden_dim] * len(c.decoder_in_channels)
+
+
 @adjust(r"^lw_detr$")
 def _lw_detr(c: Any, recipe: Recipe) -> None:
     """Give the projector a scale: by default it has none."""
@@ -494,6 +500,19 @@ def _depth_pro(c: Any, recipe: Recipe) -> None:
         c.patch_size, c.intermediate_hook_ids = 32, [1, 0]
         for part in (c.image_model_config, c.patch_model_config, c.fov_model_config):
             part.image_size, part.patch_size = 32, 8
+
+
+@adjust(r"^zoedepth$")
+def _zoedepth(c: Any, recipe: Recipe) -> None:
+    if recipe.narrow:
+        c.bottleneck_features = c.fusion_hidden_size
+
+
+@adjust(r"^vitmatte$")
+def _vitmatte(c: Any, _: Recipe) -> None:
+    """Lists, which are added to a list."""
+    for name in ("convstream_hidden_sizes", "fusion_hidden_sizes"):
+        setattr(c, name, list(getattr(c, name)))
 
 
 @adjust(r"^clap_audio_model$")

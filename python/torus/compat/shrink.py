@@ -195,6 +195,7 @@ class Shrinker:
             changed = {k: v for k, v in self.changes(small).items() if k not in inner}
         for name, value in {**changed, **inner}.items():
             _set(small, name, value)
+        _keep_outputs(config, small)
         return small
 
     def changes(self, config: Any) -> dict[str, Any]:
@@ -325,6 +326,13 @@ def _set(config: Any, name: str, value: Any) -> None:
         setattr(config, name, value)
     except Exception:  # a property without a setter, or a validator's refusal: it stays as it is
         return
+
+
+def _keep_outputs(config: Any, small: Any) -> None:
+    """Let a backbone yield the stages that it did, which are no fields of its constructor."""
+    names, features = getattr(config, "stage_names", None), getattr(config, "out_features", None)
+    if names and features and list(names) == list(getattr(small, "stage_names", ())):
+        small.set_output_features_output_indices(out_features=list(features), out_indices=None)
 
 
 def _construct(config: Any, changed: dict[str, Any], inner: dict[str, Any]) -> Any:
