@@ -510,7 +510,7 @@ def _zoedepth(c: Any, recipe: Recipe) -> None:
 
 @adjust(r"^vitmatte$")
 def _vitmatte(c: Any, _: Recipe) -> None:
-    """Lists, which are added to a list."""
+    """Take lists: they are added to a list."""
     for name in ("convstream_hidden_sizes", "fusion_hidden_sizes"):
         setattr(c, name, list(getattr(c, name)))
 
