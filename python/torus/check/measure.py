@@ -19,6 +19,9 @@ from torus.check.plan import Plan
 __all__ = ["Result", "Traffic", "measure"]
 
 _TELLABLE_SECONDS = 0.4
+# Weights in loops would be copied into tiles of twice the height, which weights of single layers,
+# read as they come, are not.
+_FOR_LOOPS = {"xla_tpu_control_large_2nd_minor_layout_for_x16": False}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,6 +186,7 @@ def measure(
     analysis: Analysis,
     argument_bytes: int = 0,
     save: pathlib.Path | None = None,
+    is_rolled: bool = False,
 ) -> Result:
     """Compile a program and collect the figures.
 
@@ -200,6 +204,8 @@ def measure(
         Of the arguments on one device, for a program that the compiler does not take.
     save : pathlib.Path, optional
         Where to write the executable.
+    is_rolled : bool
+        Whether its layers are loops.
 
     Returns
     -------
@@ -224,9 +230,7 @@ def measure(
         argument_bytes=argument_bytes,
     )
     try:
-        compiled = aot.compile_text(
-            text, topology.name, num_partitions=partitions, serialize=save is not None
-        )
+        compiled = _compiled(text, topology, partitions, save is not None, is_rolled)
     except aot.CompilationRefused as error:
         result.verdict = verdict.of_error(error.code, error.detail)
         if result.verdict.available_bytes and not result.capacity_bytes:
@@ -238,6 +242,21 @@ def measure(
             result.saved = str(save)
     _bound(result, analysis)
     return result
+
+
+def _compiled(
+    text: str, topology: aot.Topology, partitions: int, serialize: bool, is_rolled: bool
+) -> aot.Compiled:
+    """Compile, with the options for loops if the compiler knows them."""
+    common = {"num_partitions": partitions, "serialize": serialize}
+    if not is_rolled:
+        return aot.compile_text(text, topology.name, **common)
+    try:
+        return aot.compile_text(text, topology.name, options=_FOR_LOOPS, **common)
+    except aot.CompilationRefused as error:
+        if "No such compile option" not in error.detail:
+            raise
+        return aot.compile_text(text, topology.name, **common)
 
 
 def _take(result: Result, compiled: aot.Compiled) -> None:

@@ -204,7 +204,8 @@ def _one(
         _target(options.save_text, f"{word}.mlir").write_text(text, "utf-8")
     save = None if options.save is None else _target(options.save, f"{word}.executable")
     arguments = sum(made.local_bytes(slot) for slot in captured.lowered.inputs)
-    result = measure.measure(text, topology, made, captured.analysis, arguments, save)
+    is_rolled = isinstance(program, rolling.Rolled)
+    result = measure.measure(text, topology, made, captured.analysis, arguments, save, is_rolled)
     result.batch = made.batch
     if not isinstance(program, rolling.Rolled):
         return result
