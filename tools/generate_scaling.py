@@ -43,7 +43,8 @@ and the same for `llama-3-70b.json` with `--shard 2d`. No TPU was used.
 - **From the compiler** is what the TPU compiler says of the program for that topology: memory as it
   laid it out, and the bytes that its collectives move. The programs are of the whole model, with
   its layers as loops over stacked weights ([torus check](check.md#layers-as-loops)); an exchange in
-  a loop counts in each of its rounds.
+  such a loop counts in each of its rounds. Where the compiler made loops of its own around
+  exchanges, of a length that is not in the program, they count once, and the table says how many.
 - **Estimated** is arithmetic on Google's published peaks (2307 TFLOP/s in bfloat16, 7380 GB/s to
   memory, 600 GB/s to the neighbours one way, for each chip). A real step is slower: no kernel runs
   at its peak, and the network is shared. The two efficiencies bracket what overlapping can do:
@@ -96,6 +97,8 @@ def measured(results: list[dict[str, Any]]) -> list[str]:
         fits = r["ok"]
         peak = r["peak_bytes"] if fits else r["verdict"]["needed_bytes"]
         kinds = ", ".join(f"{t['count']} {t['kind']}" for t in r["exchanges"]) or "-"
+        if r["loops_with_exchanges"]:
+            kinds += f" (and the rounds of {r['loops_with_exchanges']} in loops of unknown length)"
         cells = [
             *(r["chips"], r["partitions"], r["batch"], as_bytes(peak)),
             as_bytes(r["argument_bytes"]),

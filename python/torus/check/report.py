@@ -142,7 +142,9 @@ def _exchanges(r: Result) -> str:
     if r.partitions == 1:
         return "none"
     kinds = ", ".join(f"{t.count} {t.kind}" for t in r.exchanges)
-    return f"{as_bytes(r.sent_bytes)}: {kinds}" if kinds else "none"
+    once = r.loops_with_exchanges
+    note = f"; {once} of them in loops of unknown length, counted once" if once else ""
+    return f"{as_bytes(r.sent_bytes)}: {kinds}{note}" if kinds else "none"
 
 
 def _loops(r: Result) -> str:
