@@ -19,8 +19,8 @@ from torch_tpu.aot.program import Operation, Program, bytes_of
 
 __all__ = ["Finder", "Role", "Run", "gather_updates"]
 
-# Fewer operations than this are not worth a loop.
-_SMALLEST = 8
+# A round has this many operations at least, and a loop saves that many.
+_SMALLEST, _SAVED = 8, 48
 # Layers may come in groups, such as five with a window and one without.
 _LARGEST_GROUP = 8
 
@@ -179,8 +179,8 @@ class Finder:
         for period in self._periods(low, high):
             length, begin = _longest_true(tokens[:-period] == tokens[period:])
             rounds = (length + period) // period
-            if rounds >= self.least:
-                saved = (rounds - 1) * period
+            saved = (rounds - 1) * period
+            if rounds >= self.least and saved >= _SAVED:
                 found.append((saved, -period, low + begin, low + begin + length + period))
         found.sort(reverse=True)
         for _, period, start, end in found[:4]:
