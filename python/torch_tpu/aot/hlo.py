@@ -70,7 +70,8 @@ class Instruction(NamedTuple):
     """One operation.
 
     `called` are the computations it runs, `group_size` is a collective's, `cycles` the compiler's
-    estimate of a fusion, `value` that of an integer constant or the number of a parameter.
+    estimate of a fusion, `value` that of an integer constant, or the number of a parameter or of a
+    part of a tuple.
     """
 
     name: str
@@ -212,7 +213,7 @@ class Module:
         for identity in self._callers_first():
             times, is_unknown = found.get(identity, (1, False))
             for i in self.computations[identity]:
-                rounds = self._rounds(i) if i.opcode == "while" else 1
+                rounds = self._rounds(i, identity) if i.opcode == "while" else 1
                 for called in i.called:
                     before, unknown = found.get(called, (0, False))
                     unknown = unknown or is_unknown or rounds is None
@@ -236,14 +237,18 @@ class Module:
         visit(self.entry)
         return order[::-1]
 
-    def _rounds(self, loop: Instruction) -> int | None:
-        """Return how often a loop goes round: a counter from 0 up to a constant."""
+    def _rounds(self, loop: Instruction, caller: int) -> int | None:
+        """Return how often a loop goes round: a counter in steps of 1 up to a constant."""
         condition = self.computations.get(loop.called[1] if len(loop.called) > 1 else -1, [])
-        values = {i.identity: i.value for i in condition}
         compared = [i for i in condition if i.opcode == "compare"]
         if len(compared) != 1 or len(compared[0].operands) != 2:
             return None
-        return values.get(compared[0].operands[1])
+        inside = {i.identity: i for i in condition}
+        around = {i.identity: i for i in self.computations[caller]}
+        first, limit = (
+            _constant(inside.get(operand), around, loop) for operand in compared[0].operands
+        )
+        return None if limit is None else limit - (first or 0)
 
     def loops_add(self) -> LoopWork:
         """Return what loops take, which the compiler's cost model leaves out."""
@@ -336,6 +341,20 @@ class Module:
         return "\n".join([f"{entry}%{self.computation_names[identity]} {{", *lines, "}"])
 
 
+def _constant(
+    value: Instruction | None, around: dict[int, Instruction], loop: Instruction
+) -> int | None:
+    """Return a value in a loop's condition, written there or handed to the loop."""
+    if value is not None and value.opcode == "get-tuple-element" and value.value is not None:
+        given = around.get(loop.operands[0])
+        if given is None or given.opcode != "tuple":
+            return None
+        value = around.get(given.operands[value.value])
+        while value is not None and value.opcode == "copy":
+            value = around.get(value.operands[0])
+    return value.value if value is not None and value.opcode == "constant" else None
+
+
 def _is_pair(instruction: Instruction) -> bool:
     starts = ("all-gather-start", "collective-permute-start")
     return instruction.opcode in starts and len(instruction.shape.parts) >= 2
@@ -370,7 +389,7 @@ def _instruction(data: bytes) -> Instruction:
             shape = _shape(message(value))
         elif number == 35 and isinstance(value, int):
             identity = value
-        elif number == 9 and isinstance(value, int):
+        elif number in (9, 13) and isinstance(value, int):
             literal = value
         elif number == 8:
             literal = _integer(message(value))
@@ -380,7 +399,7 @@ def _instruction(data: bytes) -> Instruction:
             group_size = max(group_size, _GROUP_SIZES[number](message(value)))
     operands, called = tuple(lists[36]), tuple(lists[38])
     words = (texts[1], texts[2], shape, identity, operands, called, group_size, texts[28])
-    if texts[2] == "parameter":
+    if texts[2] in ("parameter", "get-tuple-element"):
         literal = literal or 0
     return Instruction(*words, cycles, literal)
 
