@@ -325,7 +325,7 @@ void torus_engine_drop_failure(torus_engine_t *engine, int device);
 /* ---- room.c ---- */
 typedef struct torus_room {
   size_t most_mappings;      /* that the system gives the process */
-  size_t most_programs;      /* 0: as many as there are mappings for */
+  size_t most_programs;      /* asked for; 0: as many as there are mappings for */
   size_t mappings;           /* at the last look */
   size_t next_look;          /* number of programs at which the mappings are counted again */
 } torus_room_t;

@@ -3,7 +3,6 @@
  * data), of which Linux gives a process 65530 by default. Without them the next program cannot be
  * loaded, nor can anything else be: long before, the ones not used for longest must go. */
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -50,7 +49,7 @@ static size_t clamp(size_t x, size_t least, size_t most) {
 }
 
 bool torus_room_is_scarce(torus_room_t *room, size_t programs) {
-  if (room->most_programs > 0) return programs >= room->most_programs;
+  if (room->most_programs > 0 && programs >= room->most_programs) return true;
   if (programs < room->next_look) return false;
   const size_t wanted = room->most_mappings / 2;
   room->mappings = count_lines("/proc/self/maps");

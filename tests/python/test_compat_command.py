@@ -33,6 +33,12 @@ def run_compat(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_errors_name_files_by_their_library() -> None:
+    folder = os.path.dirname(pytest.__path__[0])
+    error = ValueError(f"a value is read\n(at {folder}/library/file.py:7)")
+    assert stages.as_error(error) == "ValueError: a value is read (at library/file.py:7)"
+
+
 def test_diverse_architectures_agree(tmp_path) -> None:
     journal = tmp_path / "run.jsonl"
     arguments = ("--only", DIVERSE, "--stages", "forward", "--quick", "--resume", str(journal))

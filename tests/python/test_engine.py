@@ -405,8 +405,11 @@ print(evicted, torch.tpu.metrics()["compilations"] - before)
     assert run_python(code, env={"TORUS_CACHE": "0"}).stdout.split() == ["0", "0"]
 
 
-@pytest.mark.parametrize(("share", "outcome"), [(0.6, "evicted"), (0.95, "OutOfMemoryError")])
-def test_no_room_for_mappings(run_python, share: float, outcome: str) -> None:
+@pytest.mark.parametrize(
+    ("share", "limit", "outcome"),
+    [(0.6, "", "evicted"), (0.6, "1000000", "evicted"), (0.95, "", "OutOfMemoryError")],
+)
+def test_no_room_for_mappings(run_python, share: float, limit: str, outcome: str) -> None:
     code = (
         _CHAINS
         + f"""
@@ -429,4 +432,5 @@ else:
     )
     if int(Path("/proc/sys/vm/max_map_count").read_text()) > 1 << 18:
         pytest.skip("the system gives a process more mappings than a test should take")
-    assert run_python(code, env={"TORUS_CACHE": "0"}).stdout.split() == [outcome]
+    env = {"TORUS_CACHE": "0", "TORUS_PROGRAM_LIMIT": limit}
+    assert run_python(code, env=env).stdout.split() == [outcome]

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from torch_tpu.aot.capture import Slot
@@ -143,9 +144,8 @@ class Writer:
         return scope.names[name]
 
     def _row(self, row: Row, kind: str) -> str:
-        rank = len(dims_of(kind)[0])
         dims, _ = dims_of(kind)
-        sizes = ", ".join([f"{row.index}:{row.index + 1}", *(f"0:{d}" for d in dims[:rank])])
+        sizes = ", ".join([f"{row.index}:{row.index + 1}", *(f"0:{d}" for d in dims)])
         cut, made, one = self.fresh(), self.fresh(), stacked_type(kind, 1)
         self.main.lines += [
             f"{cut} = stablehlo.slice {row.stack} [{sizes}] : ({self.types[row.stack]}) -> {one}",
@@ -245,7 +245,7 @@ class Writer:
     def _finish(self) -> Written:
         inputs, entries, numbers = self._arguments()
         outputs, returned = self._results(numbers)
-        kinds = [self.types.get(name) or self.types[name] for name in returned]
+        kinds = [self.types[name] for name in returned]
         values = [self.main.names.get(name, name) for name in returned]
         aliases = {slot.alias: i for i, slot in enumerate(outputs) if slot.alias is not None}
         entries = [_with_alias(entry, aliases.get(i)) for i, entry in enumerate(entries)]
@@ -298,17 +298,17 @@ class Writer:
         slots: list[Slot] = []
         names: list[str] = []
         done: set[str] = set()
-        returned = self.program.returned
-        for name, slot in zip(returned, self.outputs, strict=True):
-            row = self._place(name)
+        rows = [self._place(name) for name in self.program.returned]
+        together = _by_stack(rows)
+        for name, slot, row in zip(self.program.returned, self.outputs, rows, strict=True):
             aliased = None if slot.alias is None else numbers[slot.alias]
-            if row is None or (name not in self.targets and not self._is_all_returned(row.stack)):
+            if row is None or not (name in self.targets or self._is_filled(row.stack, together)):
                 slots.append(dataclasses.replace(slot, alias=aliased))
                 names.append(self.name(self.main, name))
                 self.types[names[-1]] = self.types[name]
             elif row.stack not in done:
                 done.add(row.stack)
-                same = self._rows_of(row.stack)
+                same = together[row.stack]
                 made = self._slot([self.outputs[i] for i in same], tuple(same))
                 shape = dims_of(self.types[row.stack])[0]
                 slots.append(dataclasses.replace(made, shape=shape, alias=aliased))
@@ -321,14 +321,9 @@ class Writer:
         """Return the row in which a result lies, if it lies in one."""
         return self.targets.get(name) or next(iter(self.rows.get(name, [])), None)
 
-    def _rows_of(self, stack: str) -> list[int]:
-        """Return the numbers of the results that are rows of an array, in its order."""
-        places = enumerate(map(self._place, self.program.returned))
-        return [i for _, i in sorted((p.index, i) for i, p in places if p and p.stack == stack)]
-
-    def _is_all_returned(self, stack: str) -> bool:
+    def _is_filled(self, stack: str, together: Mapping[str, list[int]]) -> bool:
         """Return whether an array holds results of the program and nothing else."""
-        return len(self._rows_of(stack)) == dims_of(self.types[stack])[0][0]
+        return len(together[stack]) == dims_of(self.types[stack])[0][0]
 
     def _update_rest(self) -> None:
         """Write into the arrays of arguments what no loop has written there."""
@@ -340,6 +335,14 @@ class Writer:
             self.newest[row.stack] = self.put(
                 self.main, self.newest[row.stack], kind, value, self.types[name], at
             )
+
+
+def _by_stack(rows: Sequence[Row | None]) -> dict[str, list[int]]:
+    """Return for each array the numbers of the results that are its rows, in its order."""
+    found = collections.defaultdict(list)
+    for _, i, stack in sorted((row.index, i, row.stack) for i, row in enumerate(rows) if row):
+        found[stack].append(i)
+    return found
 
 
 def _with_alias(entry: str, output: int | None) -> str:

@@ -49,14 +49,14 @@ def meet(
     deadline = time.monotonic() + timeout.total_seconds()
     while True:
         tokens = _read(store, "token", size)
-        view = hashlib.sha256(b",".join(tokens)).hexdigest()
-        if b"" not in tokens:
+        if tokens:
+            view = hashlib.sha256(b",".join(tokens)).hexdigest()
             store.set(f"view/{rank}", view)
             views = _read(store, "view", size)
-            if all(other == view.encode() for other in views):
+            if views and all(other == view.encode() for other in views):
                 return dist.PrefixStore(view[:16], store)
         if time.monotonic() > deadline:
-            missing = [ranks[k] for k in range(size) if k != rank and not tokens[k]]
+            missing = [ranks[k] for k in range(size) if not store.check([f"token/{k}"])]
             raise dist.DistStoreError(
                 f"a group of {size} ranks could not be made within {timeout}: "
                 + (f"ranks {missing} did not come" if missing else "they do not agree on it")
@@ -65,6 +65,6 @@ def meet(
 
 
 def _read(store: dist.Store, what: str, size: int) -> list[bytes]:
-    """Return what each member wrote, empty for those that wrote nothing yet."""
+    """Return what each member wrote, nothing if one has not written yet."""
     keys = [f"{what}/{rank}" for rank in range(size)]
-    return [store.get(key) if store.check([key]) else b"" for key in keys]
+    return store.multi_get(keys) if store.check(keys) else []

@@ -15,6 +15,7 @@ import copy
 import dataclasses
 import os
 import re
+import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -38,6 +39,7 @@ _SLACK = 4.0
 # Weights are moved so many times, by this share of each; how much farther than the CPU's own
 # results then move a result may be.
 _SHAKES, _SHAKE, _JUMP = 4, 1e-6, 2.0
+_LIBRARIES = os.path.join(sysconfig.get_path("purelib"), "")
 
 Outcome = dict[str, Any]
 
@@ -173,8 +175,9 @@ def failed(error: BaseException) -> Found:
 
 
 def as_error(error: BaseException) -> str:
-    """Return an exception as one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:400]
+    """Return an exception as one line, in which files of libraries begin with the library."""
+    text = f"{type(error).__name__}: {error}".replace(_LIBRARIES, "")
+    return " ".join(text.split())[:400]
 
 
 class Runner:
