@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "runtime.h"
 
@@ -90,6 +91,35 @@ const char *title_of(const WorkLabel &label) {
 
 PlainDispatch::PlainDispatch() : guard_(plain_dispatch()) {}
 
+// ---- references that Gloo holds ----
+
+namespace {
+
+constexpr std::chrono::seconds kLongestDrop{2};
+std::atomic<int> held_count{0};
+
+// Counted until the work it holds is gone.
+class HeldByGloo {
+public:
+  explicit HeldByGloo(c10::intrusive_ptr<HostWork> held) : work(std::move(held)) { ++held_count; }
+  HeldByGloo(const HeldByGloo &) = delete;
+  HeldByGloo &operator=(const HeldByGloo &) = delete;
+  ~HeldByGloo() {
+    work.reset();
+    --held_count;
+  }
+
+  c10::intrusive_ptr<HostWork> work;
+};
+
+} // namespace
+
+void wait_for_dropped_works() {
+  const auto deadline = std::chrono::steady_clock::now() + kLongestDrop;
+  while (held_count > 0 && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
 // ---- collectives ----
 
 HostWork::HostWork(WorkLabel label, std::vector<at::Tensor> outputs, Deliver deliver,
@@ -104,9 +134,10 @@ c10::intrusive_ptr<HostWork> HostWork::start(WorkLabel label, Works host,
   auto work = c10::make_intrusive<HostWork>(std::move(label), std::move(outputs),
                                             std::move(deliver), std::move(watch), host.size());
   if (host.empty()) work->conclude();
+  const auto held = std::make_shared<HeldByGloo>(work);
   for (const auto &one : host) {
     one->getFuture()->addCallback(
-        [work](c10::ivalue::Future &future) { work->host_ended(future); });
+        [held](c10::ivalue::Future &future) { held->work->host_ended(future); });
   }
   return work;
 }

@@ -35,6 +35,11 @@ private:
   c10::impl::ForceDispatchKeyGuard guard_;
 };
 
+// Waits until Gloo's threads hold no work that has ended. Dropping the last reference to a work may
+// drop tensors that Python objects stand for: on a thread other than Python's own that ends the
+// process when the interpreter is on its way out. Gives up after a while: a work may never end.
+void wait_for_dropped_works();
+
 // Ends when all host works have ended and |deliver| has put the results on the device; it runs on
 // the thread that ends the last of them.
 class HostWork final : public c10d::Work {

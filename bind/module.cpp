@@ -13,6 +13,7 @@
 #include "generator.h"
 #include "graph.h"
 #include "group.h"
+#include "group_work.h"
 #include "hooks.h"
 #include "kernels.h"
 #include "places.h"
@@ -189,7 +190,9 @@ void drain_autograd() {
 }
 
 void shutdown_at_exit() {
-  if (!is_initialized() || is_in_bad_fork()) return;
+  if (is_in_bad_fork()) return;
+  wait_for_dropped_works();
+  if (!is_initialized()) return;
   try {
     drain_autograd();
   } catch (const std::exception &) {
