@@ -142,6 +142,12 @@ def test_a_wrong_device_is_noticed() -> None:
     assert runner.generate().verdict == "none"
 
 
+def test_training_leaves_the_weights_of_later_stages_alone() -> None:
+    runner = stages.Runner(Subject(torch.nn.Linear(3, 2), {"input": torch.ones(1, 3)}))
+    assert runner.train().verdict == "match"
+    assert runner.forward().verdict == "match"
+
+
 def test_what_float64_confirms_agrees() -> None:
     # 1 + 1e-8 - 1 is 0 in float32 whatever the order, 1e-8 in float64: both are equally far.
     found = stages.Found()

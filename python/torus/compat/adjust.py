@@ -385,6 +385,14 @@ def _cohere_compass(c: Any, _: Recipe) -> None:
     c.rope_parameters = {k: dict(kind) for k in set(c.layer_types)}
 
 
+@adjust(r"^(deepseek_ocr2|unlimited_ocr)_vision$")
+def _ocr_vision(c: Any, recipe: Recipe) -> None:
+    """Let the first encoder end in the width of the second."""
+    if recipe.narrow:
+        width = c.encoder_config.hidden_size
+        c.sam_config.downsample_channels = [2 * width, width]
+
+
 @adjust(r"^deepseek_ocr2_text$")
 def _deepseek_ocr(c: Any, _: Recipe) -> None:
     if getattr(c, "mlp_layer_types", None) is None:
@@ -436,6 +444,7 @@ def _sam(c: Any, recipe: Recipe) -> None:
         prompt.image_size, prompt.image_embedding_size = 128, 128 // prompt.patch_size
         prompt.hidden_size = c.vision_config.output_channels = c.mask_decoder_config.hidden_size
         c.vision_config.num_pos_feats = prompt.hidden_size // 2
+        c.mask_decoder_config.vit_dim = c.vision_config.hidden_size
 
 
 @adjust(r"^sam2_hiera_det_model$")
@@ -479,6 +488,13 @@ def _dense_prediction(c: Any, recipe: Recipe) -> None:
 def _hybrid_encoder(c: Any, recipe: Recipe) -> None:
     if recipe.narrow:
         c.decoder_in_channels = [c.encoder_hidden_dim] * len(c.decoder_in_channels)
+
+
+@adjust(r"^oneformer$")
+def _oneformer(c: Any, recipe: Recipe) -> None:
+    """Keep the two widths equal: convolutions between them would stand in a list, unregistered."""
+    if recipe.narrow:
+        c.conv_dim = c.mask_dim = c.hidden_dim
 
 
 @adjust(r"^lw_detr$")

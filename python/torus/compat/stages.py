@@ -290,8 +290,10 @@ class Runner:
             expected = _step(model, trees.to_device(subject.inputs, "cpu"))
         except Exception as error:  # a model without a gradient
             return Found("cpu", as_error(error))
+        moved, call = self._model(), self._call()
+        self._on_device = None  # the step moves its weights: the stages after it begin with new ones
         with measure(found):
-            results = _step(self._model(), trees.to_device(subject.inputs, DEVICE), self._call())
+            results = _step(moved, trees.to_device(subject.inputs, DEVICE), call)
             actual = {name: value.cpu() for name, value in results.items()}
         gradients = (v for k, v in expected.items() if k.startswith("gradient"))
         floor = _GRADIENT_FLOOR * trees.largest(gradients)
