@@ -225,6 +225,13 @@ BINARY_DIVISION(remainder_left, "remainder.Scalar_Tensor", LEFT_SCALAR, math_rem
 BINARY_DIVISION(fmod_tensor, "fmod.Tensor", BOTH_TENSORS, hlo_remainder)
 BINARY_DIVISION(fmod_scalar, "fmod.Scalar", RIGHT_SCALAR, hlo_remainder)
 
+/* A quotient of bfloat16 or float16 is rounded to that type before its fraction is dropped, as CPU's
+ * kernels do: 0.998 has become 1 by then. */
+static hlo_t truncated_quotient(hlo_graph_t *g, const operands_t *o) {
+  hlo_t quotient = hlo_convert(g, hlo_divide(g, o->x, o->y), o->dtype);
+  return math_is_float(g, quotient) ? math_trunc(g, quotient) : quotient;
+}
+
 static void div_mode(torus_call_t *call, hlo_graph_t *g, form_t form) {
   const char *mode = op_string(call, 2);
   if (mode == NULL) {
@@ -238,8 +245,8 @@ static void div_mode(torus_call_t *call, hlo_graph_t *g, form_t form) {
   }
   operands_t o = read_promoted(call, form);
   if (!divides(call, g, &o)) return;
-  math_binary_fn fn = mode[0] == 'f' ? math_div_floor : math_div_trunc;
-  return_as(call, g, fn(g, o.x, o.y), o.dtype);
+  hlo_t whole = mode[0] == 'f' ? math_div_floor(g, o.x, o.y) : truncated_quotient(g, &o);
+  return_as(call, g, whole, o.dtype);
 }
 
 TORUS_OP(div_tensor_mode, "div.Tensor_mode", TORUS_OP_POINTWISE) {

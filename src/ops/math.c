@@ -243,11 +243,6 @@ hlo_t math_div_floor(hlo_graph_t *g, hlo_t x, hlo_t y) {
   return hlo_select(g, step, hlo_add_f(g, quotient, -1), quotient);
 }
 
-hlo_t math_div_trunc(hlo_graph_t *g, hlo_t x, hlo_t y) {
-  hlo_t quotient = hlo_divide(g, x, y);
-  return math_is_float(g, x) ? trunc_float(g, quotient) : quotient;
-}
-
 static hlo_t skip_nan(hlo_graph_t *g, math_binary_fn fn, hlo_t x, hlo_t y) {
   hlo_t both = fn(g, x, y);
   if (!math_is_float(g, x)) return both;

@@ -144,7 +144,6 @@ hlo_t math_y1(hlo_graph_t *g, hlo_t x);
 
 hlo_t math_copysign(hlo_graph_t *g, hlo_t x, hlo_t y);
 hlo_t math_div_floor(hlo_graph_t *g, hlo_t x, hlo_t y);
-hlo_t math_div_trunc(hlo_graph_t *g, hlo_t x, hlo_t y);
 hlo_t math_fmax(hlo_graph_t *g, hlo_t x, hlo_t y);
 hlo_t math_fmin(hlo_graph_t *g, hlo_t x, hlo_t y);
 hlo_t math_gcd(hlo_graph_t *g, hlo_t x, hlo_t y);

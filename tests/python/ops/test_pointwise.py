@@ -117,6 +117,13 @@ def test_binary_values_and_gradients() -> None:
     check(torch.special.zeta, unit(3) + 2, unit(3) + 1)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_truncated_quotients_of_half_precision(dtype) -> None:
+    # 504 / 101 is nearer to 5 than to the bfloat16 below it: rounding decides about the whole number.
+    x, y = (2 * torch.arange(1, 257).to(dtype)).unsqueeze(1), torch.arange(1, 257).to(dtype)
+    check(lambda x, y: torch.div(x, y, rounding_mode="trunc"), x, y, tolerance=0)
+
+
 def test_divisions() -> None:
     def function(x, y):
         modes = [torch.div(x, y, rounding_mode=m) for m in (None, "floor", "trunc")]
