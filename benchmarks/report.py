@@ -109,8 +109,8 @@ def _extras(extras: Mapping[str, Any]) -> list[str]:
         first, again = second["compilations"]
         lines.append(
             f"- Second process with the same script: {again} compilations after {first}; from the "
-            f"imports (torch, and torch._dynamo, which PyTorch loads for the first optimizer) to its "
-            f"result it takes {second['ratio']:.2f} of the first's time."
+            f"imports (torch, and torch._dynamo, which PyTorch loads for the first optimizer) to "
+            f"its result it takes {second['ratio']:.2f} of the first's time."
         )
     memory = extras.get("memory")
     if memory and "growth" in memory:

@@ -291,7 +291,7 @@ class Runner:
         except Exception as error:  # a model without a gradient
             return Found("cpu", as_error(error))
         moved, call = self._model(), self._call()
-        self._on_device = None  # the step moves its weights: the stages after it begin with new ones
+        self._on_device = None  # the step moves its weights: later stages begin with new ones
         with measure(found):
             results = _step(moved, trees.to_device(subject.inputs, DEVICE), call)
             actual = {name: value.cpu() for name, value in results.items()}

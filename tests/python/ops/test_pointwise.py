@@ -119,7 +119,7 @@ def test_binary_values_and_gradients() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_truncated_quotients_of_half_precision(dtype) -> None:
-    # 504 / 101 is nearer to 5 than to the bfloat16 below it: rounding decides about the whole number.
+    # 504 / 101 is nearer to 5 than to the bfloat16 below it: rounding decides.
     x, y = (2 * torch.arange(1, 257).to(dtype)).unsqueeze(1), torch.arange(1, 257).to(dtype)
     check(lambda x, y: torch.div(x, y, rounding_mode="trunc"), x, y, tolerance=0)
 
