@@ -22,7 +22,7 @@ from pathlib import Path
 
 Case = Callable[[], None]
 CASES: dict[str, Case] = {}
-_TIMEOUT = datetime.timedelta(seconds=30)
+_TIMEOUT = datetime.timedelta(seconds=120)
 
 
 def case(function: Case) -> Case:
@@ -77,7 +77,7 @@ def wait_for(processes: list[subprocess.Popen[str]], seconds: float) -> None:
             process.wait()
 
 
-def run_cases(file: Path, size: int, folder: Path, seconds: float = 240) -> dict[str, str]:
+def run_cases(file: Path, size: int, folder: Path, seconds: float = 500) -> dict[str, str]:
     """Run all cases of a file on `size` ranks.
 
     Returns

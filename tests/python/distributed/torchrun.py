@@ -30,7 +30,7 @@ def torchrun(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=240,
+        timeout=500,
     )
     assert result.returncode == 0, result.stdout[-6000:]
     return result.stdout
