@@ -5,6 +5,13 @@ The folder is TORUS_CACHE_DIR, else torus/programs in XDG_CACHE_HOME, else in ~/
 processes are not disturbed: a program that is gone is compiled again. Only files that Torus wrote
 are counted and removed.
 
+Examples
+--------
+  torus cache list                  the programs, last used first
+  torus cache size --json           how many bytes they take
+  torus cache prune --limit 500MiB  remove those used longest ago
+  torus cache clear --yes           remove all
+
 Exit status 0: done. 1: something could not be removed. 2: wrong usage.
 """
 

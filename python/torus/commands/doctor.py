@@ -1,6 +1,12 @@
 # Copyright The Torus Authors. Licensed under the Apache License, Version 2.0.
 """Say what Torus found on this machine, try it, and name the remedy for what is wrong.
 
+Examples
+--------
+  torus doctor                      what is installed, what a TPU program would run on
+  torus doctor --json > report.json the same for a bug report
+  TORUS_PLATFORM=cpu torus doctor   try the CPU plugin, whatever else is there
+
 Exit status 0: a small program ran on the device. 1: it did not.
 """
 

@@ -8,6 +8,8 @@ TPU the processes run on the CPU plugin.
 Exit status: 0 if all processes end well; 1 if not; 2 for wrong usage, or where what the machine
 says of itself is not enough.
 
+Examples
+--------
   torus launch train.py --epochs 3            one process for each chip of this host or pod
   torus launch --dry-run train.py             what would be set and run
   torus launch --nproc 4 train.py             four processes on the CPU, on a machine without TPU

@@ -4,6 +4,15 @@
 Each operator runs in a child process, so that a crash is one verdict. Needs the package
 expecttest, as PyTorch's operator database does.
 
+Examples
+--------
+  torus opinfo --only add,softmax                      two operators, all their variants
+  torus opinfo --dtype bfloat16 --samples 10 --backward --resume run.jsonl
+                                                       all, with gradients; goes on where it stopped
+  torus opinfo --resume run.jsonl --report opinfo.md   and write the page
+  torus opinfo --compile --only nn.functional.gelu     under torch.compile
+  torus opinfo --compile-for v6e:2x2,tpu7x:2x2x1       does the TPU compiler take them?
+
 Exit status 0: every operator compared passed. 1: some did not. 2: wrong usage.
 """
 
