@@ -114,7 +114,7 @@ class _Argument:
 def _leaves(args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
     """Yield the arguments of a call, without None, with their names in a lowered program."""
     for prefix, tree in (("arg", args), ("", kwargs)):
-        for path, leaf in pytree.tree_flatten_with_path(tree)[0]:
+        for path, leaf in names.flatten(tree)[0]:
             if leaf is not None:
                 yield prefix + names.of_path(path), leaf
 

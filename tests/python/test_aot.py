@@ -108,6 +108,16 @@ def test_lower_names_inputs_and_outputs() -> None:
     assert lowered.donated == []
 
 
+def test_results_whose_type_names_no_parts_are_numbered() -> None:
+    from diffusers.models.autoencoders.vae import DecoderOutput
+
+    with aot.abstract():
+        x = torch.zeros(2, 3, device="tpu")
+        lowered = aot.lower(lambda x: (x + 1, DecoderOutput(sample=x * 2)), x)
+    assert [slot.name for slot in lowered.outputs] == ["0", "1"]
+    assert lowered.result[1].sample.shape == (2, 3)
+
+
 def test_lower_takes_real_tensors_and_leaves_them() -> None:
     x = torch.arange(4.0, device=DEVICE)
     torch.tpu.synchronize()

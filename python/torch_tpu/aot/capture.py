@@ -254,7 +254,7 @@ def lower(
 
 def _call(fn: Callable[..., Any], args: Any, kwargs: Any) -> _Result:
     """Call the function; each tensor of its result becomes alone in a storage of its own."""
-    leaves, spec = pytree.tree_flatten_with_path(fn(*args, **kwargs))
+    leaves, spec = names.flatten(fn(*args, **kwargs))
     result = _Result([], [], spec)
     for path, leaf in leaves:
         if isinstance(leaf, torch.Tensor) and leaf.device.type == "tpu":

@@ -20,6 +20,19 @@ def of_path(path: tuple[Any, ...]) -> str:
     return ".".join(str(_key(entry)) for entry in path)
 
 
+def flatten(tree: Any) -> tuple[list[tuple[tuple[Any, ...], Any]], pytree.TreeSpec]:
+    """Flatten a pytree into its leaves, each with its path.
+
+    Where a type in it is registered without the names of its parts (the outputs of Diffusers'
+    models are), the paths of all leaves are their numbers.
+    """
+    try:
+        return pytree.tree_flatten_with_path(tree)
+    except ValueError:
+        leaves, spec = pytree.tree_flatten(tree)
+        return [((number,), leaf) for number, leaf in enumerate(leaves)], spec
+
+
 def _key(entry: Any) -> Any:
     for attribute in ("key", "idx", "name"):
         if hasattr(entry, attribute):
@@ -160,7 +173,7 @@ class Known:
 
     def _add_arguments(self, args: Any, kwargs: Any) -> None:
         for prefix, tree in (("arg", args), ("", kwargs)):
-            for path, leaf in pytree.tree_flatten_with_path(tree)[0]:
+            for path, leaf in flatten(tree)[0]:
                 if isinstance(leaf, torch.Tensor):
                     self._add(leaf, prefix + of_path(path), "argument")
 
