@@ -40,8 +40,18 @@ hlo_t linalg_column(hlo_graph_t *g, hlo_t x, hlo_t k);
 /* |size| entries of dimension |place|, from |start| on. Unlike the places of hlo_slice these never
  * become arguments of the program: they follow from the shape, and loops are faster without. */
 hlo_t linalg_part(hlo_graph_t *g, hlo_t x, int place, int64_t start, int64_t size);
+/* Entries moved by |count| places to higher numbers (negative: lower) along |place|, zeros behind
+ * them. */
+hlo_t linalg_shift(hlo_graph_t *g, hlo_t x, int place, int64_t count);
 /* Rows (1) or columns (2) in another order: |order| is [batch, count], I32. */
 hlo_t linalg_take(hlo_graph_t *g, hlo_t x, int place, hlo_t order);
+
+/* Rows (1) or columns (2), or entries of vectors (1), |a| and |b| of each matrix exchanged: I32
+ * [batch]. */
+hlo_t linalg_exchange(hlo_graph_t *g, hlo_t x, int place, hlo_t a, hlo_t b);
+/* Row (1) or column (2), or entry of a vector (1), number |index| of each: I32 [batch]. Zeros where
+ * there is none. */
+hlo_t linalg_pick(hlo_graph_t *g, hlo_t x, int place, hlo_t index);
 
 /* ---- any number of leading dimensions ---- */
 
@@ -57,6 +67,8 @@ hlo_t linalg_solve_triangle(hlo_graph_t *g, hlo_t a, hlo_t b, bool left, bool lo
 /* The power of two next below the largest magnitude of each matrix (1 for zeros), real [batch]:
  * divided by it, squares of the elements stay in range and no digit is lost. */
 hlo_t linalg_scale(hlo_graph_t *g, hlo_t x);
+/* LAPACK's measure of a number: |re| + |im|, real. */
+hlo_t linalg_size(hlo_graph_t *g, hlo_t x);
 /* Sum of the squared magnitudes over dimension 1: real. */
 hlo_t linalg_square_sum(hlo_graph_t *g, hlo_t x);
 /* A real node times one of its real or complex type. */
@@ -85,6 +97,18 @@ hlo_t linalg_pivot_order(hlo_graph_t *g, hlo_t pivots, int64_t rows);
 /* x with A x = b, or adjoint(A) x = b, from the factors of A. */
 hlo_t linalg_lu_apply(hlo_graph_t *g, hlo_t factors, hlo_t order, hlo_t b, bool adjoint);
 
+/* I - tau v adjoint(v), which takes a column to a multiple of one unit vector below a row. */
+typedef struct linalg_reflector {
+  hlo_t v;    /* [batch, rows] */
+  hlo_t beta; /* [batch]: what the column becomes in that row */
+  hlo_t tau;  /* [batch] */
+} linalg_reflector_t;
+/* For the columns [batch, rows] and row |k|, a rank-0 node. The adjoint reflector does it. */
+linalg_reflector_t linalg_make_reflector(hlo_graph_t *g, hlo_t column, hlo_t k);
+/* x - factor v (adjoint(v) x): the reflector with |factor| for its tau times a stack. */
+hlo_t linalg_apply_reflector(hlo_graph_t *g, hlo_t x, hlo_t v, hlo_t factor);
+/* x - factor (x v) adjoint(v). */
+hlo_t linalg_apply_reflector_right(hlo_graph_t *g, hlo_t x, hlo_t v, hlo_t factor);
 /* Householder QR of a stack as LAPACK's geqrf: R above, the reflectors below the diagonal. */
 void linalg_geqrf(hlo_graph_t *g, hlo_t x, hlo_t *out_packed, hlo_t *out_tau);
 /* Q x, or adjoint(Q) x, for the reflectors in the columns of |packed|. */
@@ -97,6 +121,18 @@ typedef struct linalg_svd {
 } linalg_svd_t;
 /* Of a stack without empty dimensions. u and v are HLO_NONE unless |vectors|, square if |full|. */
 linalg_svd_t linalg_svd(hlo_graph_t *g, hlo_t x, bool vectors, bool full);
+
+/* Balances a stack of square matrices and reduces them to upper Hessenberg form. Rows below the
+ * square matrix take part in what happens to its columns: those of an identity become the basis z
+ * with x z = z h. Balancing permutes and scales the rows of z. */
+hlo_t linalg_hessenberg(hlo_graph_t *g, hlo_t x);
+typedef struct linalg_schur {
+  hlo_t t;      /* what x becomes: triangular, of a real x with blocks of size 2 on the diagonal */
+  hlo_t z;      /* its basis, x z = z t; HLO_NONE unless wanted */
+  hlo_t failed; /* rank-0 BOOL: the iteration did not come to an end */
+} linalg_schur_t;
+/* Of a stack of square matrices without empty dimensions. */
+linalg_schur_t linalg_schur(hlo_graph_t *g, hlo_t x, bool vectors);
 
 /* ---- Jacobi rotations ----
  *

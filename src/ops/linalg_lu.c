@@ -12,17 +12,9 @@ static int64_t smaller(int64_t a, int64_t b) {
 
 /* ---- factorisation ---- */
 
-/* LAPACK's measure of a pivot: |re| + |im|. */
-static hlo_t pivot_size(hlo_graph_t *g, hlo_t x) {
-  hlo_t size = hlo_abs(g, hlo_real(g, x));
-  if (hlo_graph_failed(g) || !torus_dtype_is_complex(hlo_dtype(g, x)))
-    return size;
-  return hlo_add(g, size, hlo_abs(g, hlo_imag(g, x)));
-}
-
 /* The row below |k| with the largest entry in column k: I32 [batch]. */
 static hlo_t find_pivot(hlo_graph_t *g, hlo_t column, hlo_t k) {
-  hlo_t value, index, size = pivot_size(g, column);
+  hlo_t value, index, size = linalg_size(g, column);
   if (hlo_graph_failed(g))
     return HLO_NONE;
   hlo_t below = hlo_compare(g, HLO_GE, linalg_numbers(g, column, 1), k);

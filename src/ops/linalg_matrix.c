@@ -134,6 +134,15 @@ hlo_t linalg_part(hlo_graph_t *g, hlo_t x, int place, int64_t start, int64_t siz
   return hlo_pad(g, x, hlo_const(g, hlo_dtype(g, x), 0), low, high, NULL);
 }
 
+hlo_t linalg_shift(hlo_graph_t *g, hlo_t x, int place, int64_t count) {
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
+  int64_t low[TORUS_MAX_RANK] = {0}, high[TORUS_MAX_RANK] = {0};
+  low[place] = count;
+  high[place] = -count;
+  return hlo_pad(g, x, hlo_const(g, hlo_dtype(g, x), 0), low, high, NULL);
+}
+
 hlo_t linalg_take(hlo_graph_t *g, hlo_t x, int place, hlo_t order) {
   if (hlo_graph_failed(g))
     return HLO_NONE;
@@ -142,6 +151,33 @@ hlo_t linalg_take(hlo_graph_t *g, hlo_t x, int place, hlo_t order) {
   dims[place] = hlo_dim(g, order, 1);
   order = hlo_broadcast_in_dim(g, order, rank, dims, (const int[]){0, place});
   return hlo_take_along(g, x, place, order);
+}
+
+hlo_t linalg_pick(hlo_graph_t *g, hlo_t x, int place, hlo_t index) {
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
+  int64_t dims[TORUS_MAX_RANK];
+  int rank = hlo_shape(g, x, dims);
+  index = hlo_broadcast_in_dim(g, index, rank, dims, (const int[]){0});
+  hlo_t chosen = hlo_compare(g, HLO_EQ, linalg_numbers(g, x, place), index);
+  hlo_t kept = hlo_select(g, chosen, x, hlo_const(g, hlo_dtype(g, x), 0));
+  return hlo_reduce(g, HLO_REDUCE_ADD, kept, 1, &place, false);
+}
+
+/* x with the slice |index| along |place| replaced. */
+static hlo_t put_slice(hlo_graph_t *g, hlo_t x, int place, hlo_t index, hlo_t slice) {
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
+  int64_t dims[TORUS_MAX_RANK];
+  int rank = hlo_shape(g, x, dims);
+  index = hlo_broadcast_in_dim(g, index, rank, dims, (const int[]){0});
+  hlo_t chosen = hlo_compare(g, HLO_EQ, linalg_numbers(g, x, place), index);
+  return hlo_select(g, chosen, hlo_broadcast_back(g, slice, x, 1, &place), x);
+}
+
+hlo_t linalg_exchange(hlo_graph_t *g, hlo_t x, int place, hlo_t a, hlo_t b) {
+  hlo_t at_a = linalg_pick(g, x, place, a), at_b = linalg_pick(g, x, place, b);
+  return put_slice(g, put_slice(g, x, place, a, at_b), place, b, at_a);
 }
 
 /* ---- any number of leading dimensions ---- */
@@ -191,6 +227,13 @@ hlo_t linalg_scale(hlo_graph_t *g, hlo_t x) {
   hlo_t power = hlo_bitcast(g, hlo_and(g, hlo_bitcast(g, size, bits), exponent), dtype);
   hlo_t usable = hlo_and(g, hlo_compare_f(g, HLO_GT, power, 0), hlo_is_finite(g, power));
   return hlo_select(g, usable, power, hlo_const(g, dtype, 1));
+}
+
+hlo_t linalg_size(hlo_graph_t *g, hlo_t x) {
+  hlo_t size = hlo_abs(g, hlo_real(g, x));
+  if (hlo_graph_failed(g) || !torus_dtype_is_complex(hlo_dtype(g, x)))
+    return size;
+  return hlo_add(g, size, hlo_abs(g, hlo_imag(g, x)));
 }
 
 hlo_t linalg_square_sum(hlo_graph_t *g, hlo_t x) {

@@ -11,8 +11,8 @@ static int64_t smaller(int64_t a, int64_t b) {
 
 /* ---- reflectors ---- */
 
-/* x - factor v (adjoint(v) x), where the masks of the caller have v zero outside its rows. */
-static hlo_t apply_reflector(hlo_graph_t *g, hlo_t x, hlo_t v, hlo_t factor) {
+/* The masks of the caller have v zero outside its rows. */
+hlo_t linalg_apply_reflector(hlo_graph_t *g, hlo_t x, hlo_t v, hlo_t factor) {
   if (hlo_graph_failed(g))
     return HLO_NONE;
   hlo_t spread = linalg_over(g, v, x, 1);
@@ -23,11 +23,15 @@ static hlo_t apply_reflector(hlo_graph_t *g, hlo_t x, hlo_t v, hlo_t factor) {
       g, x, hlo_multiply(g, linalg_over(g, scaled, x, 1), linalg_over(g, projected, x, 2)));
 }
 
-typedef struct reflector {
-  hlo_t v;    /* [batch, rows] */
-  hlo_t beta; /* [batch]: what the column becomes in row k */
-  hlo_t tau;  /* [batch] */
-} reflector_t;
+hlo_t linalg_apply_reflector_right(hlo_graph_t *g, hlo_t x, hlo_t v, hlo_t factor) {
+  if (hlo_graph_failed(g))
+    return HLO_NONE;
+  hlo_t spread = linalg_over(g, v, x, 2);
+  hlo_t projected =
+      hlo_reduce(g, HLO_REDUCE_ADD, hlo_multiply(g, x, spread), 1, (const int[]){2}, false);
+  hlo_t scaled = hlo_multiply(g, linalg_over(g, factor, projected, 1), projected);
+  return hlo_subtract(g, x, hlo_multiply(g, linalg_over(g, scaled, x, 1), hlo_conj(g, spread)));
+}
 
 /* Length of the real vectors |x|, [batch, rows] to [batch], without overflow. */
 static hlo_t safe_length(hlo_graph_t *g, hlo_t x) {
@@ -57,9 +61,9 @@ static hlo_t entry(hlo_graph_t *g, hlo_t x, hlo_t k) {
   return hlo_reshape(g, one, 1, &batch);
 }
 
-/* The reflector that takes |column| to a multiple of unit vector k below row k: LAPACK's larfg. */
-static reflector_t make_reflector(hlo_graph_t *g, hlo_t column, hlo_t k) {
-  reflector_t r = {HLO_NONE, HLO_NONE, HLO_NONE};
+/* LAPACK's larfg. */
+linalg_reflector_t linalg_make_reflector(hlo_graph_t *g, hlo_t column, hlo_t k) {
+  linalg_reflector_t r = {HLO_NONE, HLO_NONE, HLO_NONE};
   if (hlo_graph_failed(g))
     return r;
   torus_dtype_t dtype = hlo_dtype(g, column), real = torus_dtype_real(dtype);
@@ -91,14 +95,14 @@ static void factor_step(hlo_graph_t *g, hlo_t k, const hlo_t *state, hlo_t *out_
                         void *context) {
   (void)context;
   hlo_t x = state[0], column = linalg_column(g, x, k);
-  reflector_t r = make_reflector(g, column, k);
+  linalg_reflector_t r = linalg_make_reflector(g, column, k);
   if (hlo_graph_failed(g))
     return;
   hlo_t row = linalg_numbers(g, column, 1);
   hlo_t stored = hlo_select(g, hlo_compare(g, HLO_GT, row, k), r.v, column);
   stored = hlo_select(g, hlo_compare(g, HLO_EQ, row, k), linalg_over(g, r.beta, column, 1), stored);
   hlo_t number = linalg_numbers(g, x, 2);
-  hlo_t reflected = apply_reflector(g, x, r.v, hlo_conj(g, r.tau));
+  hlo_t reflected = linalg_apply_reflector(g, x, r.v, hlo_conj(g, r.tau));
   x = hlo_select(g, hlo_compare(g, HLO_GT, number, k), reflected, x);
   out_state[0] = hlo_select(g, hlo_compare(g, HLO_EQ, number, k), linalg_over(g, stored, x, 1), x);
   hlo_t here = hlo_compare(g, HLO_EQ, linalg_numbers(g, state[1], 1), k);
@@ -134,7 +138,7 @@ static void reflect_step(hlo_graph_t *g, hlo_t step, const hlo_t *state, hlo_t *
   hlo_t v = masked(g, hlo_compare(g, HLO_GT, row, k), column);
   v = hlo_select(g, hlo_compare(g, HLO_EQ, row, k), hlo_const(g, hlo_dtype(g, v), 1), v);
   hlo_t tau = entry(g, state[2], k);
-  out_state[0] = apply_reflector(g, state[0], v, how->adjoint ? hlo_conj(g, tau) : tau);
+  out_state[0] = linalg_apply_reflector(g, state[0], v, how->adjoint ? hlo_conj(g, tau) : tau);
 }
 
 hlo_t linalg_reflect(hlo_graph_t *g, hlo_t packed, hlo_t tau, hlo_t x, bool adjoint) {

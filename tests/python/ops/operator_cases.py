@@ -304,6 +304,10 @@ def _other_calls() -> Iterator[tuple[Any, ...]]:
     yield "scatter.value_reduce", (_x(4), 0, _i(1, 1, 2), 0.5), {"reduce": "add"}
     yield "unique_dim", (_x(4, 2).round(), 0, True, True, True)
     yield "unique_dim_consecutive", (_x(4, 2).round(), 0, True, True)
+    yield "linalg_eigvals.out", (_x(3, 3),), {"out": torch.empty(0, dtype=torch.complex64)}
+    yield "linalg_ldl_factor_ex", (_x(3, 3) + _x(3, 3).T,)
+    factors = torch.linalg.ldl_factor(_x(3, 3) + _x(3, 3).T)
+    yield "linalg_ldl_solve", (*factors, _x(3, 2))
     yield "eye.out", (3,), {"out": torch.empty(0)}
     yield "range.out", (1, 4, 1), {"out": torch.empty(0)}
 
@@ -366,6 +370,7 @@ ELSEWHERE = {
     **dict.fromkeys(
         ["_scaled_mm", "_weight_int8pack_mm"], "test_matmul.py::test_quantised_products"
     ),
+    **dict.fromkeys(["linalg_eig", "_linalg_eigvals"], "test_linalg_eig.py::test_eig"),
     "_embedding_bag_dense_backward": "test_embedding.py::test_bags",
     "_grouped_mm": "test_matmul.py::test_grouped",
     **dict.fromkeys(
