@@ -371,6 +371,12 @@ ELSEWHERE = {
         ["_scaled_mm", "_weight_int8pack_mm"], "test_matmul.py::test_quantised_products"
     ),
     **dict.fromkeys(["linalg_eig", "_linalg_eigvals"], "test_linalg_eig.py::test_eig"),
+    "_dirichlet_grad": "test_remaining.py::test_dirichlet_gradient",
+    **dict.fromkeys(
+        ["_convert_weight_to_int4pack", "_convert_weight_to_int4pack_for_cpu",
+         "_weight_int4pack_mm", "_weight_int4pack_mm_for_cpu"],
+        "test_matmul.py::test_four_bit_weights",
+    ),
     "_embedding_bag_dense_backward": "test_embedding.py::test_bags",
     "_grouped_mm": "test_matmul.py::test_grouped",
     **dict.fromkeys(

@@ -108,6 +108,48 @@ def test_quantised_products() -> None:
     )
 
 
+FOUR_BITS = {
+    "rows": (80, 64, 32),
+    "one_block": (64, 128, 128),
+    "small_block": (16, 64, 64),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", FOUR_BITS)
+def test_four_bit_weights(name: str, dtype: torch.dtype) -> None:
+    rows, columns, group = FOUR_BITS[name]
+    aten = torch.ops.aten
+    torch.manual_seed(0)
+    weight = torch.randint(0, 16, (rows, columns), dtype=torch.int32)
+    packed = aten._convert_weight_to_int4pack_for_cpu(weight, 2)
+    on_device = aten._convert_weight_to_int4pack_for_cpu(weight.to("tpu"), 2)
+    assert torch.equal(on_device.cpu(), packed)
+    x, scales = rand(5, columns, dtype=dtype), rand(columns // group, rows, 2, dtype=dtype)
+    expected = aten._weight_int4pack_mm_for_cpu(x, packed, group, scales)
+    limit = {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 1e-2, "atol": 1e-2}
+    x, scales = x.to("tpu"), scales.to("tpu")
+    actual = aten._weight_int4pack_mm_for_cpu(x, packed.to("tpu"), group, scales)
+    torch.testing.assert_close(actual.cpu(), expected, **limit)
+    pairs = (weight[:, ::2] << 4 | weight[:, 1::2]).to(torch.uint8).to("tpu")
+    words = aten._convert_weight_to_int4pack(pairs, 2)
+    assert words.shape == (rows // 8, columns // 32, 32, 1)
+    actual = aten._weight_int4pack_mm(x, words, group, scales)
+    torch.testing.assert_close(actual.cpu(), expected, **limit)
+
+
+def test_four_bit_weights_that_do_not_fit() -> None:
+    aten = torch.ops.aten
+    with pytest.raises(RuntimeError):
+        aten._convert_weight_to_int4pack_for_cpu(torch.ones(17, 4, dtype=torch.int32).to("tpu"), 2)
+    with pytest.raises(RuntimeError):
+        aten._convert_weight_to_int4pack(torch.ones(8, 4, dtype=torch.uint8).to("tpu"), 2)
+    packed = torch.ones(16, 32, dtype=torch.uint8).to("tpu")
+    x, scales = torch.ones(2, 64).to("tpu"), torch.ones(3, 16, 2).to("tpu")
+    with pytest.raises(RuntimeError):
+        aten._weight_int4pack_mm_for_cpu(x, packed, 32, scales)
+
+
 @pytest.mark.parametrize("use_gelu", [False, True])
 def test_addmm_activation(use_gelu: bool) -> None:
     check(

@@ -228,6 +228,32 @@ def test_gamma_gradient() -> None:
     check(torch._standard_gamma_grad, alpha, torch._standard_gamma(alpha), tolerance=2e-3)
 
 
+def test_dirichlet_gradient() -> None:
+    torch.manual_seed(0)
+    x = torch.rand(4000, dtype=torch.float64).clamp(1e-5, 1 - 1e-5)
+    alpha, beta = 10 ** (torch.rand(2, 4000, dtype=torch.float64) * 5 - 2.5)
+    check(torch._dirichlet_grad, x, alpha, alpha + beta)
+    check(
+        torch._dirichlet_grad,
+        *(t.float() for t in (x, alpha + 0.5, alpha + beta + 1)),
+        tolerance=2e-3,
+    )
+    check(torch._dirichlet_grad, torch.empty(0), torch.empty(0), torch.empty(0))
+
+
+def test_gradient_of_dirichlet_samples() -> None:
+    torch.manual_seed(0)
+    alpha = torch.rand(6, 4) * 5 + 0.3
+    weights = torch.linspace(0, 1, 24).reshape(6, 4)
+    leaf = alpha.to("tpu").requires_grad_()
+    drawn = torch.distributions.Dirichlet(leaf).rsample()
+    (drawn * weights.to("tpu")).sum().backward()
+    x = drawn.detach().cpu()
+    part = torch._dirichlet_grad(x, alpha, alpha.sum(-1, keepdim=True).expand_as(alpha))
+    expected = part * (weights - (x * weights).sum(-1, keepdim=True))
+    torch.testing.assert_close(leaf.grad.cpu(), expected, rtol=2e-3, atol=1e-4)
+
+
 # ---- lists of numbers keep their kind ----
 
 
