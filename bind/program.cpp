@@ -14,6 +14,7 @@
 #include "aot.h"
 #include "generator.h"
 #include "places.h"
+#include "sharding.h"
 #include "tensor.h"
 #include "torus/capture.h"
 
@@ -40,6 +41,15 @@ at::Tensor stretch_of(const at::Tensor &t, size_t bytes) {
   return row;
 }
 
+// How an argument lies on several devices; null on one. What is in the middle of a storage is copied
+// for each call, and that copy lies on all of them.
+ShardingPtr layout_for(const at::Tensor &t, size_t bytes) {
+  if (!torus_engine_is_spread(engine())) return nullptr;
+  ShardingPtr found = sharding_behind(t);
+  if (found == nullptr || is_plain(t, bytes)) return found;
+  return replicated_row(found.get());
+}
+
 // What an argument must look like.
 struct Argument {
   c10::ScalarType dtype{};
@@ -48,15 +58,21 @@ struct Argument {
   bool is_conj = false, is_neg = false;
   bool is_given = false;    // its memory may be used up
   bool is_written = false;  // the program overwrites it
+  ShardingPtr layout;
   torus_storage_t *stand_in = nullptr; // while recording
 
   explicit Argument(const at::Tensor &t)
       : dtype(t.scalar_type()), sizes(t.sizes().vec()), strides(t.strides().vec()),
-        bytes(bytes_of(t)), is_conj(t.is_conj()), is_neg(t.is_neg()) {}
+        bytes(bytes_of(t)), is_conj(t.is_conj()), is_neg(t.is_neg()),
+        layout(layout_for(t, bytes)) {}
 
   bool accepts(const at::Tensor &t) const {
     return t.scalar_type() == dtype && t.sizes() == sizes && t.strides() == strides &&
            t.is_conj() == is_conj && t.is_neg() == is_neg;
+  }
+
+  bool lies_as(const at::Tensor &t) const {
+    return torus_sharding_equal(layout.get(), layout_for(t, bytes).get());
   }
 };
 
@@ -149,6 +165,15 @@ public:
 
   const std::vector<Argument> &arguments() const { return arguments_; }
 
+  // Whether arguments of the right shapes lie as those did for which the program was compiled.
+  bool takes_layouts(const std::vector<at::Tensor> &tensors) const {
+    if (!torus_engine_is_spread(engine())) return true;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      if (!arguments_[i].lies_as(tensors[i])) return false;
+    }
+    return true;
+  }
+
   // Tensors are taken over, so that the last user of a given one lets go of it.
   py::list run(std::vector<at::Tensor> tensors) const {
     std::vector<at::Tensor> returned;
@@ -187,8 +212,7 @@ private:
     for (size_t i = 0; i < tensors.size(); ++i) {
       stand_ins_.push_back(make_stand_in(arguments_[i]));
       arguments_[i].stand_in = storage_behind(stand_ins_[i]);
-      if (is_plain(tensors[i], arguments_[i].bytes))
-        take_type(arguments_[i].stand_in, storage_behind(tensors[i]));
+      take_type(arguments_[i], tensors[i]);
     }
     TpuGenerator *const generator = resolve_generator(std::nullopt, device_);
     uint64_t seed = 0;
@@ -203,9 +227,18 @@ private:
   }
 
   // What stands in is seen as the value that later calls will bring, so that those need no reshape.
-  void take_type(torus_storage_t *storage, torus_storage_t *like) const {
+  void take_type(const Argument &a, const at::Tensor &t) const {
     torus_device_lock(engine(), device_);
-    torus_status_t status = torus_storage_set_abstract_like(storage, like);
+    torus_status_t status = TORUS_OK;
+    if (is_plain(t, a.bytes)) {
+      status = torus_storage_set_abstract_like(a.stand_in, storage_behind(t));
+    } else if (a.layout != nullptr) {
+      const auto count = static_cast<int64_t>(a.bytes / t.itemsize());
+      status = torus_storage_set_abstract(a.stand_in, to_dtype(a.dtype), 1, &count);
+    }
+    if (status == TORUS_OK && a.layout != nullptr) {
+      torus_storage_lay_abstract(a.stand_in, a.layout.get());
+    }
     torus_status_ignore(torus_device_unlock(engine(), device_, TORUS_MODE_FUSED));
     check(status);
   }
@@ -311,6 +344,7 @@ private:
   static at::Tensor plain(const at::Tensor &t, const Argument &a) {
     if (is_plain(t, a.bytes)) return t;
     at::Tensor row = at::empty({static_cast<int64_t>(a.bytes / t.itemsize())}, t.options());
+    if (a.layout != nullptr) torus_storage_pin(storage_behind(row), a.layout.get());
     row.copy_(stretch_of(t, a.bytes));
     return row;
   }
@@ -417,6 +451,7 @@ public:
       std::vector<at::Tensor> tensors;
       if (!match(entry, args, tensors)) continue;
       const std::shared_ptr<Program> program = entry.program;
+      if (!takes_layouts(*program, tensors)) continue;
       PyList_SetSlice(args.ptr(), 0, PyList_GET_SIZE(args.ptr()), nullptr);
       return program->run(std::move(tensors));
     }
@@ -442,6 +477,13 @@ private:
     }
     if (Py_TYPE(arg) != Py_TYPE(constant.ptr())) return false;
     return PyObject_RichCompareBool(arg, constant.ptr(), Py_EQ) == 1;
+  }
+
+  // Waiting for a layout is not to keep other threads from Python.
+  static bool takes_layouts(const Program &program, const std::vector<at::Tensor> &tensors) {
+    if (!torus_engine_is_spread(engine())) return true;
+    py::gil_scoped_release no_gil;
+    return program.takes_layouts(tensors);
   }
 
   static bool match(const Entry &entry, const py::list &args, std::vector<at::Tensor> &tensors) {

@@ -20,10 +20,8 @@ namespace {
 
 struct Release {
   void operator()(torus_value_t *value) const { torus_value_release(value); }
-  void operator()(torus_sharding_t *sharding) const { torus_sharding_release(sharding); }
 };
 using ValuePtr = std::unique_ptr<torus_value_t, Release>;
-using ShardingPtr = std::unique_ptr<torus_sharding_t, Release>;
 
 // Devices, parts of each dimension, and the partitions that hold the pieces.
 using Layout = std::tuple<std::vector<int>, std::vector<int64_t>, std::vector<int>>;
@@ -124,6 +122,18 @@ py::bytes last_optimized() {
 }
 
 } // namespace
+
+ShardingPtr sharding_behind(const at::Tensor &tensor) {
+  torus_sharding_t *found = nullptr;
+  check(torus_storage_sharding(storage_behind(tensor), &found));
+  return ShardingPtr(found);
+}
+
+ShardingPtr replicated_row(const torus_sharding_t *mesh) {
+  torus_sharding_t *made = nullptr;
+  check(torus_sharding_replicated(mesh, 1, &made));
+  return ShardingPtr(made);
+}
 
 void define_shardings(py::module_ &m) {
   const auto release = py::call_guard<py::gil_scoped_release>();

@@ -152,7 +152,10 @@ TORUS_NODISCARD torus_status_t torus_value_from_host_sharded(torus_engine_t *eng
 TORUS_NODISCARD torus_status_t torus_value_lay_out(torus_value_t *value,
                                                    torus_sharding_t *sharding, int device,
                                                    torus_value_t **out_value);
-/* How the value lies: NULL on a single device, else to be released by the caller. Waits. */
+/* Whether any value has been laid on several devices so far. */
+bool torus_engine_is_spread(torus_engine_t *engine);
+/* How the value lies: NULL on a single device, else to be released by the caller. Waits where only
+ * its program will tell. */
 TORUS_NODISCARD torus_status_t torus_value_sharding(torus_value_t *value,
                                                     torus_sharding_t **out_sharding);
 
@@ -169,6 +172,11 @@ int torus_storage_device(const torus_storage_t *storage);
 size_t torus_storage_size_bytes(const torus_storage_t *storage);
 /* What is written to |storage| will lie on the devices as what is in |like| does, where it can. */
 void torus_storage_lie_like(torus_storage_t *storage, const torus_storage_t *like);
+/* The same with a layout of the caller's. Device must be locked. */
+void torus_storage_pin(torus_storage_t *storage, torus_sharding_t *sharding);
+/* How the content lies, as torus_value_sharding. Device must not be locked. */
+TORUS_NODISCARD torus_status_t torus_storage_sharding(torus_storage_t *storage,
+                                                      torus_sharding_t **out_sharding);
 /* Keeps the leading bytes. */
 TORUS_NODISCARD torus_status_t torus_storage_resize(torus_storage_t *storage, size_t size_bytes);
 /* Installs |value| (retained) as the whole content; sizes must agree. Device must be locked. */
@@ -192,6 +200,9 @@ TORUS_NODISCARD torus_status_t torus_storage_set_abstract(torus_storage_t *stora
 /* The same with the type of what |like| holds, if that has as many bytes. Device must be locked. */
 TORUS_NODISCARD torus_status_t torus_storage_set_abstract_like(torus_storage_t *storage,
                                                                const torus_storage_t *like);
+/* Programs that read the abstract content take it as |sharding| says, and what is written in its place
+ * lies so too. Device must be locked. */
+void torus_storage_lay_abstract(torus_storage_t *storage, torus_sharding_t *sharding);
 bool torus_storage_is_abstract(torus_storage_t *storage); /* device must be locked */
 
 /* ---- waiting ---- */

@@ -29,6 +29,10 @@ typedef struct torus_sharding_layout {
  * order. |out_sharding| must be released by the caller. */
 TORUS_NODISCARD torus_status_t torus_sharding_create(const torus_sharding_layout_t *layout,
                                                      torus_sharding_t **out_sharding);
+/* All of an array of |rank| dimensions on every device of |mesh|. |out_sharding| must be released by
+ * the caller. */
+TORUS_NODISCARD torus_status_t torus_sharding_replicated(const torus_sharding_t *mesh, int rank,
+                                                         torus_sharding_t **out_sharding);
 torus_sharding_t *torus_sharding_retain(torus_sharding_t *sharding); /* accepts NULL */
 void torus_sharding_release(torus_sharding_t *sharding);             /* accepts NULL */
 /* The lists in it live as long as the sharding. */

@@ -76,6 +76,14 @@ torus_status_t torus_storage_set_abstract_like(torus_storage_t *storage,
   return torus_storage_set_abstract(storage, type->dtype, type->rank, type->dims);
 }
 
+void torus_storage_lay_abstract(torus_storage_t *storage, torus_sharding_t *sharding) {
+  torus_value_t *value = storage->value;
+  if (value == NULL) return;
+  torus_sharding_release(value->wanted);
+  value->wanted = torus_sharding_retain(sharding);
+  torus_storage_pin(storage, sharding);
+}
+
 bool torus_storage_is_abstract(torus_storage_t *storage) {
   const torus_value_t *value = storage->value;
   if (value == NULL) return storage->is_abstract;

@@ -39,7 +39,8 @@ struct torus_value {
   uint64_t parameter_window;
   torus_buffer_t *buffer;    /* READY */
   torus_status_t error;      /* FAILED */
-  torus_sharding_t *wanted;  /* how it shall lie on several devices; NULL: as the compiler likes */
+  torus_sharding_t *wanted;  /* how it lies, or is to lie, on several devices; NULL: as the compiler
+                              * likes */
   int64_t *physical;         /* dimensions in which the buffer holds |dims|; NULL: exactly those */
   int64_t dims[];
 };
@@ -176,6 +177,7 @@ struct torus_engine {
   torus_explain_t *explain;
   atomic_bool cache_only;
   atomic_int abstract_depth; /* above 0: nothing that is recorded will run */
+  atomic_bool is_spread;     /* some value has been laid on several devices */
   torus_metrics_t metrics;   /* under |lock| */
   char *last_program;        /* under |lock| */
   torus_executable_t *last_executable; /* likewise */
@@ -374,6 +376,10 @@ void torus_spread_settle_aliases(torus_spread_t *spread, int *aliases);
 torus_status_t torus_spread_close_loop(torus_job_t *job, const hlo_encoding_t *encoding,
                                        const torus_executable_t *executable, bool *out_changed);
 void torus_job_release_layouts(torus_job_t *job);
+/* The numbers of a captured program on all its devices. |out_buffer| must be released by the
+ * caller. */
+torus_status_t torus_spread_numbers(const torus_job_t *job, const torus_launch_t *launch,
+                                    torus_buffer_t **out_buffer);
 /* Prints the job's program into |text| and compiles it. */
 torus_status_t torus_spread_compile(torus_engine_t *engine, const torus_job_t *job,
                                     const bool *promoted, const int *aliases, torus_strbuf_t *text,

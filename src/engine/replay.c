@@ -38,6 +38,7 @@ static torus_status_t keep_program(torus_capture_t *capture, const torus_job_t *
   const int64_t words = (int64_t)launch->soft_word_count;
   TORUS_TRY(torus_capture_keep_sources(capture, job, encoding));
   if (words == 0) return TORUS_OK;
+  if (job->spread != NULL) return torus_spread_numbers(job, launch, &capture->softs);
   return torus_buffer_from_host(capture->engine->client, capture->device, launch->soft_words,
                                 TORUS_DTYPE_U32, 1, &words, &capture->softs);
 }
@@ -222,6 +223,8 @@ static torus_status_t add_results(const torus_capture_t *capture, torus_window_t
     const torus_value_t *type = capture->results[i];
     TORUS_TRY(torus_value_create(capture->engine, capture->device, type->dtype, type->rank,
                                  type->dims, &window->values[i]));
+    window->values[i]->wanted =
+        torus_sharding_retain(torus_executable_result_sharding(capture->executable, i));
     window->value_count = i + 1;
   }
   return TORUS_OK;

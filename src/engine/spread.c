@@ -28,10 +28,11 @@ void torus_job_release_layouts(torus_job_t *job) {
   job->layouts = NULL;
 }
 
-/* How input |index| is to lie. Values that failed have no buffer. */
+/* How input |index| is to lie. Values that failed have no buffer, and abstract ones may say it. */
 static torus_sharding_t *sharding_of(const torus_job_t *job, size_t index) {
   const torus_value_t *input = job->window.inputs[index];
   if (job->layouts != NULL && job->layouts[index] != NULL) return job->layouts[index];
+  if (atomic_load(&input->state) == TORUS_VALUE_ABSTRACT) return input->wanted;
   return input->buffer != NULL ? torus_buffer_sharding(input->buffer) : NULL;
 }
 
@@ -169,6 +170,19 @@ torus_status_t torus_spread_close_loop(torus_job_t *job, const hlo_encoding_t *e
     *out_changed = true;
   }
   return TORUS_OK;
+}
+
+torus_status_t torus_spread_numbers(const torus_job_t *job, const torus_launch_t *launch,
+                                    torus_buffer_t **out_buffer) {
+  const int64_t words = (int64_t)launch->soft_word_count;
+  torus_sharding_t *everywhere;
+  *out_buffer = NULL;
+  TORUS_TRY(torus_sharding_replicated(job->spread->mesh, 1, &everywhere));
+  torus_status_t status =
+      torus_buffer_from_host_sharded(job->capture->engine->client, launch->soft_words,
+                                     TORUS_DTYPE_U32, 1, &words, everywhere, out_buffer);
+  torus_sharding_release(everywhere);
+  return status;
 }
 
 /* ---- compiling ---- */

@@ -113,12 +113,7 @@ int torus_storage_device(const torus_storage_t *storage) { return storage->devic
 size_t torus_storage_size_bytes(const torus_storage_t *storage) { return storage->size_bytes; }
 
 bool torus_value_can_lie(const torus_value_t *value, const torus_sharding_t *sharding) {
-  const torus_sharding_layout_t layout = torus_sharding_layout(sharding);
-  if (layout.rank != value->rank) return false;
-  for (int i = 0; i < layout.rank; ++i) {
-    if (value->dims[i] % layout.parts[i] != 0) return false;
-  }
-  return true;
+  return torus_sharding_layout(sharding).rank == value->rank;
 }
 
 /* What replaces a content that lies on several devices lies as that did: a result by asking the
@@ -145,6 +140,24 @@ static torus_value_t *lie_as_pinned(torus_storage_t *storage, torus_value_t *val
 
 void torus_storage_lie_like(torus_storage_t *storage, const torus_storage_t *like) {
   if (storage->pinned == NULL) storage->pinned = torus_sharding_retain(like->pinned);
+}
+
+void torus_storage_pin(torus_storage_t *storage, torus_sharding_t *sharding) {
+  torus_sharding_release(storage->pinned);
+  storage->pinned = torus_sharding_retain(sharding);
+}
+
+torus_status_t torus_storage_sharding(torus_storage_t *storage, torus_sharding_t **out_sharding) {
+  torus_device_t *device = &storage->engine->devices[storage->device];
+  *out_sharding = NULL;
+  if (!torus_engine_is_spread(storage->engine)) return TORUS_OK;
+  pthread_mutex_lock(&device->lock);
+  torus_value_t *value = torus_value_retain(storage->value);
+  pthread_mutex_unlock(&device->lock);
+  if (value == NULL) return TORUS_OK;
+  torus_status_t status = torus_value_sharding(value, out_sharding);
+  torus_value_release(value);
+  return status;
 }
 
 void torus_storage_set(torus_storage_t *storage, torus_value_t *value) {

@@ -251,8 +251,9 @@ torus_status_t torus_value_to_device(torus_value_t *value, int device, torus_val
 
 /* Programs that use the sharding's devices together may fill them all: the first of them, to which
  * everything is charged, has the room of all. */
-static void join_memory(torus_engine_t *engine, const torus_sharding_t *sharding) {
+static void note_spread(torus_engine_t *engine, const torus_sharding_t *sharding) {
   const torus_sharding_layout_t layout = torus_sharding_layout(sharding);
+  atomic_store(&engine->is_spread, true);
   if (layout.device_count < 2) return;
   torus_device_t *home = &engine->devices[layout.devices[0]];
   const int64_t one = engine->devices[layout.devices[1]].memory.limit_bytes;
@@ -280,7 +281,7 @@ torus_status_t torus_value_from_host_sharded(torus_engine_t *engine, const void 
     torus_value_release(value);
     return torus_status_annotate(status, "copy to several devices");
   }
-  join_memory(engine, sharding);
+  note_spread(engine, sharding);
   value->wanted = torus_sharding_retain(sharding);
   atomic_store(&value->state, TORUS_VALUE_READY);
   count_transfers(engine, 0, torus_value_size_bytes(value));
@@ -307,7 +308,7 @@ torus_status_t torus_value_lay_out(torus_value_t *value, torus_sharding_t *shard
   }
   torus_buffer_release(exact);
   if (status == TORUS_OK) {
-    if (sharding != NULL) join_memory(value->engine, sharding);
+    if (sharding != NULL) note_spread(value->engine, sharding);
     copy->wanted = torus_sharding_retain(sharding);
     *out_value = copy;
     copy = NULL;
@@ -316,8 +317,16 @@ torus_status_t torus_value_lay_out(torus_value_t *value, torus_sharding_t *shard
   return status;
 }
 
+bool torus_engine_is_spread(torus_engine_t *engine) { return atomic_load(&engine->is_spread); }
+
 torus_status_t torus_value_sharding(torus_value_t *value, torus_sharding_t **out_sharding) {
+  const int state = atomic_load(&value->state);
   *out_sharding = NULL;
+  if (!torus_engine_is_spread(value->engine)) return TORUS_OK;
+  if (value->wanted != NULL && state != TORUS_VALUE_FAILED) {
+    *out_sharding = torus_sharding_retain(value->wanted);
+    return TORUS_OK;
+  }
   TORUS_TRY(torus_value_wait(value));
   *out_sharding = torus_sharding_retain(torus_buffer_sharding(value->buffer));
   return TORUS_OK;

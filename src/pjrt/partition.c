@@ -15,7 +15,7 @@ struct torus_partition {
   torus_sharding_t *mesh;
   size_t argument_count, result_count;
   torus_sharding_t **arguments; /* NULL entries: replicated; owned, as are the lists below */
-  torus_sharding_t **results;   /* NULL entries: replicated, once the program is compiled */
+  torus_sharding_t **results;   /* no NULL entries once the program is compiled */
   result_type_t *types;         /* of the results */
   char *free_results;           /* '1' where the compiler chooses */
   int *device_ids;              /* as the plugin numbers its devices */
@@ -170,6 +170,15 @@ static torus_status_t learn_with(torus_executable_t *executable, int *ranks,
   return TORUS_OK;
 }
 
+static torus_status_t replicate_rest(torus_partition_t *partition) {
+  for (size_t i = 0; i < partition->result_count; i++) {
+    if (partition->results[i]) continue;
+    TORUS_TRY(torus_sharding_replicated(partition->mesh, partition->types[i].rank,
+                                        &partition->results[i]));
+  }
+  return TORUS_OK;
+}
+
 /* Without a choice of the compiler's, every result is known already. */
 torus_status_t torus_pjrt_partition_learn(torus_executable_t *executable) {
   torus_partition_t *partition = executable->partition;
@@ -180,10 +189,12 @@ torus_status_t torus_pjrt_partition_learn(torus_executable_t *executable) {
   torus_sharding_t **results = block;
   torus_status_t status = learn_with(executable, (int *)(results + room), results);
   torus_free(block);
-  if (torus_status_code(status) == TORUS_STATUS_UNIMPLEMENTED) {
-    memset(partition->free_results, '0', partition->result_count);
-  }
-  return status;
+  if (torus_status_code(status) != TORUS_STATUS_UNIMPLEMENTED) return status;
+  memset(partition->free_results, '0', partition->result_count);
+  torus_status_t failure = replicate_rest(partition);
+  if (!failure) return status;
+  torus_status_ignore(status);
+  return failure;
 }
 
 torus_sharding_t *torus_executable_argument_sharding(const torus_executable_t *executable,
@@ -258,7 +269,7 @@ static torus_status_t lay_out(const torus_partition_t *partition, torus_buffer_t
   torus_sharding_t *everywhere;
   int rank = buffer->shards ? buffer->shards->sharding->rank : 0;
   if (!buffer->shards) TORUS_TRY(rank_of(buffer, &rank));
-  TORUS_TRY(torus_pjrt_sharding_replicated(partition->mesh, rank, &everywhere));
+  TORUS_TRY(torus_sharding_replicated(partition->mesh, rank, &everywhere));
   torus_status_t status = torus_buffer_lay_out(buffer, everywhere, 0, out_buffer);
   torus_sharding_release(everywhere);
   return status;
@@ -285,14 +296,8 @@ static torus_status_t make_results(torus_executable_t *executable, torus_buffer_
   for (size_t i = 0; i < partition->result_count; i++) {
     const result_type_t *type = &partition->types[i];
     torus_array_t array = {type->dtype, type->rank, type->dims};
-    torus_sharding_t *sharding = torus_sharding_retain(partition->results[i]);
-    if (!sharding) {
-      TORUS_TRY(torus_pjrt_sharding_replicated(partition->mesh, type->rank, &sharding));
-    }
-    torus_status_t status =
-        torus_pjrt_shards_new(executable->client, &array, sharding, &out_results[i]);
-    torus_sharding_release(sharding);
-    TORUS_TRY(status);
+    TORUS_TRY(torus_pjrt_shards_new(executable->client, &array, partition->results[i],
+                                    &out_results[i]));
   }
   return TORUS_OK;
 }

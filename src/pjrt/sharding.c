@@ -72,6 +72,17 @@ torus_status_t torus_sharding_create(const torus_sharding_layout_t *layout,
   return TORUS_OK;
 }
 
+torus_status_t torus_sharding_replicated(const torus_sharding_t *mesh, int rank,
+                                         torus_sharding_t **out_sharding) {
+  int64_t ones[TORUS_PJRT_MAX_RANK];
+  for (int i = 0; i < rank; i++) ones[i] = 1;
+  torus_sharding_layout_t layout = torus_sharding_layout(mesh);
+  layout.rank = rank;
+  layout.parts = ones;
+  layout.placement = NULL;
+  return torus_sharding_create(&layout, out_sharding);
+}
+
 torus_sharding_t *torus_sharding_retain(torus_sharding_t *sharding) {
   if (sharding) atomic_fetch_add_explicit(&sharding->references, 1, memory_order_relaxed);
   return sharding;
@@ -112,17 +123,6 @@ bool torus_sharding_equal(const torus_sharding_t *a, const torus_sharding_t *b) 
 }
 
 /* ---- for the files around ---- */
-
-torus_status_t torus_pjrt_sharding_replicated(const torus_sharding_t *mesh, int rank,
-                                              torus_sharding_t **out_sharding) {
-  int64_t ones[TORUS_PJRT_MAX_RANK];
-  for (int i = 0; i < rank; i++) ones[i] = 1;
-  torus_sharding_layout_t layout = torus_sharding_layout(mesh);
-  layout.rank = rank;
-  layout.parts = ones;
-  layout.placement = NULL;
-  return torus_sharding_create(&layout, out_sharding);
-}
 
 int torus_pjrt_sharding_pieces(const torus_sharding_t *sharding) {
   int64_t pieces = 1;

@@ -20,11 +20,6 @@ struct torus_sharding {
 /* The mhlo.sharding of a program's argument or result. */
 void torus_sharding_append_text(const torus_sharding_t *sharding, torus_strbuf_t *out);
 
-/* All of an array on every device of |mesh|. |out_sharding| must be released by the caller. */
-TORUS_NODISCARD torus_status_t torus_pjrt_sharding_replicated(const torus_sharding_t *mesh,
-                                                              int rank,
-                                                              torus_sharding_t **out_sharding);
-
 /* How many different pieces there are. */
 int torus_pjrt_sharding_pieces(const torus_sharding_t *sharding);
 

@@ -223,7 +223,7 @@ static torus_status_t read_one(reader_t bytes, const torus_sharding_t *mesh, int
   read_op_sharding(bytes, &sharding);
   torus_status_t status;
   if (sharding.type == TYPE_REPLICATED) {
-    status = torus_pjrt_sharding_replicated(mesh, rank, out_sharding);
+    status = torus_sharding_replicated(mesh, rank, out_sharding);
   } else if (sharding.type == TYPE_OTHER) {
     status = from_tiles(&sharding, mesh, rank, out_sharding);
   } else {

@@ -224,7 +224,7 @@ def distribute_tensor(
     Raises
     ------
     ValueError
-        If the placements do not fit, or a dimension cannot be cut into equal parts.
+        If the placements do not fit.
     """
     from torch.distributed.tensor import Replicate
 
@@ -235,7 +235,6 @@ def distribute_tensor(
 
 def _lay_out(tensor: torch.Tensor, mesh: Mesh, spec: shardings.Spec) -> torch.Tensor:
     grid = shardings.Mesh(mesh.axes)
-    shardings.local_shape(grid, spec, tensor.shape)  # raises where it does not divide evenly
     text = shardings.sharding(grid, spec, tensor.dim())
     parts, placement = shardings.parse(text, tensor.dim())
     laid = _C._distribute(tensor.detach(), (list(mesh.devices), parts, placement))

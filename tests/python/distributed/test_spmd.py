@@ -3,38 +3,19 @@
 
 from __future__ import annotations
 
-import itertools
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from spmd_runner import cases, run_spread
 from torch_tpu.distributed.pictures import visualize_sharding
 
 FILE = Path(__file__).with_name("spmd_cases.py")
 
 
-def cases() -> list[str]:
-    lines = FILE.read_text(encoding="utf-8").splitlines()
-    return [b.split("(")[0][4:] for a, b in itertools.pairwise(lines) if a == "@case"]
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    own = {"TORUS_PLATFORM": "cpu", "TORUS_CPU_DEVICES": "8", "TORUS_FALLBACK": "error"}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env={**os.environ, **own},
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
-
-
-@pytest.mark.parametrize("name", cases())
+@pytest.mark.parametrize("name", cases(FILE))
 def test_case(name: str) -> None:
-    result = run(str(FILE), name)
+    result = run_spread(str(FILE), name)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
     assert "sharding_propagation" not in result.stderr
 
@@ -93,7 +74,7 @@ dimension 2: part 1
 
 def test_pictures_show_who_holds_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    result = run("-c", PICTURES)
+    result = run_spread("-c", PICTURES)
     assert result.returncode == 0, result.stderr
     assert result.stdout == DRAWN
     picture = (tmp_path / "picture.svg").read_text(encoding="utf-8")
