@@ -254,8 +254,6 @@ void torus_storage_leave_abstract(torus_storage_t *storage, const torus_value_t 
 torus_status_t torus_abstract_refuse(void);
 
 /* ---- storage.c ---- */
-/* Whether an array of the value's dimensions can be cut as |sharding| says. */
-bool torus_value_can_lie(const torus_value_t *value, const torus_sharding_t *sharding);
 /* Counts |bytes| as used, whatever the limit is. */
 void torus_storage_account(torus_storage_t *storage);
 /* The node of the storage's content, which is not NULL, in the open window. */

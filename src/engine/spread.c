@@ -191,6 +191,7 @@ torus_status_t torus_spread_numbers(const torus_job_t *job, const torus_launch_t
 typedef struct plan {
   torus_array_t *results;
   char **texts;              /* owned; of the arguments, then of the results */
+  const int64_t **parts;     /* likewise, but of the shardings */
   size_t text_count;
   void *block;
 } plan_t;
@@ -205,11 +206,12 @@ static torus_status_t plan_init(plan_t *plan, const torus_job_t *job) {
   const size_t results = job->output_count, arguments = spread->argument_count;
   *plan = (plan_t){0};
   TORUS_TRY(torus_try_alloc(results * sizeof(torus_array_t) +
-                                (results + arguments + 1) * sizeof(void *),
+                                2 * (results + arguments + 1) * sizeof(void *),
                             &plan->block));
   plan->results = plan->block;
   plan->texts = (char **)(plan->results + results);
   plan->text_count = arguments + results;
+  plan->parts = (const int64_t **)(plan->texts + plan->text_count);
   for (size_t i = 0; i < results; ++i) {
     plan->results[i] = (torus_array_t){hlo_dtype(job->window.graph, job->outputs[i]),
                                        hlo_rank(job->window.graph, job->outputs[i]),
@@ -218,20 +220,21 @@ static torus_status_t plan_init(plan_t *plan, const torus_job_t *job) {
   return TORUS_OK;
 }
 
-static torus_status_t write_text(const torus_sharding_t *sharding, char **out_text) {
+static torus_status_t write_text(const torus_sharding_t *sharding, plan_t *plan, size_t index) {
   if (sharding == NULL) return TORUS_OK;
-  *out_text = torus_sharding_text(sharding);
-  if (*out_text != NULL) return TORUS_OK;
+  plan->parts[index] = torus_sharding_layout(sharding).parts;
+  plan->texts[index] = torus_sharding_text(sharding);
+  if (plan->texts[index] != NULL) return TORUS_OK;
   return torus_status_make(TORUS_STATUS_RESOURCE_EXHAUSTED, "out of host memory for a program");
 }
 
 static torus_status_t write_texts(const torus_job_t *job, plan_t *plan) {
   const torus_spread_t *spread = job->spread;
   for (size_t i = 0; i < spread->argument_count; ++i) {
-    TORUS_TRY(write_text(spread->arguments[i], &plan->texts[i]));
+    TORUS_TRY(write_text(spread->arguments[i], plan, i));
   }
   for (size_t i = 0; i < job->output_count; ++i) {
-    TORUS_TRY(write_text(spread->results[i], &plan->texts[spread->argument_count + i]));
+    TORUS_TRY(write_text(spread->results[i], plan, spread->argument_count + i));
   }
   return TORUS_OK;
 }
@@ -251,9 +254,10 @@ static torus_status_t print_and_compile(torus_engine_t *engine, const torus_job_
                                         const bool *promoted, const int *aliases, plan_t *plan,
                                         torus_strbuf_t *text,
                                         torus_executable_t **out_executable) {
+  const size_t arguments = job->spread->argument_count;
   const hlo_sharding_texts_t texts = {
-      (const char *const *)plan->texts,
-      (const char *const *)plan->texts + job->spread->argument_count};
+      (const char *const *)plan->texts, (const char *const *)plan->texts + arguments,
+      plan->parts, plan->parts + arguments};
   const torus_partitioning_t partitioning = partitioning_of(job, plan);
   TORUS_TRY(write_texts(job, plan));
   TORUS_TRY(hlo_print_sharded(job->window.graph, job->outputs, job->output_count, promoted,

@@ -112,7 +112,7 @@ int torus_storage_device(const torus_storage_t *storage) { return storage->devic
 
 size_t torus_storage_size_bytes(const torus_storage_t *storage) { return storage->size_bytes; }
 
-bool torus_value_can_lie(const torus_value_t *value, const torus_sharding_t *sharding) {
+static bool can_lie(const torus_value_t *value, const torus_sharding_t *sharding) {
   return torus_sharding_layout(sharding).rank == value->rank;
 }
 
@@ -122,7 +122,7 @@ bool torus_value_can_lie(const torus_value_t *value, const torus_sharding_t *sha
 static torus_value_t *lie_as_pinned(torus_storage_t *storage, torus_value_t *value) {
   torus_value_t *laid;
   const int state = atomic_load(&value->state);
-  if (!torus_value_can_lie(value, storage->pinned)) return value;
+  if (!can_lie(value, storage->pinned)) return value;
   if (state == TORUS_VALUE_OPEN && value->wanted == NULL) {
     value->wanted = torus_sharding_retain(storage->pinned);
   }

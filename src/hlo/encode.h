@@ -38,10 +38,13 @@ TORUS_NODISCARD torus_status_t hlo_print(hlo_graph_t *g, const hlo_t *outputs, s
                                          torus_strbuf_t *text);
 
 /* How a program lies on several devices: an mhlo.sharding for each used parameter in argument order
- * and for each result, NULL for those without. */
+ * and for each result, NULL for those without, and into how many parts each dimension is cut. Where
+ * the parts are not equal, the argument or result is held in larger dimensions. */
 typedef struct hlo_sharding_texts {
   const char *const *arguments;
   const char *const *results;
+  const int64_t *const *argument_parts;
+  const int64_t *const *result_parts;
 } hlo_sharding_texts_t;
 
 /* The same with |shardings| (NULL: none). */

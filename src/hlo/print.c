@@ -216,13 +216,68 @@ static void put_attributes(hlo_printer_t *p, const char *sharding, int alias) {
   hlo_put(p, "}");
 }
 
+/* NULL where the node's parts are equal. */
+static const int64_t *uneven(const hlo_printer_t *p, hlo_t x, const int64_t *parts) {
+  return hlo_is_uneven(p, x, parts) ? parts : NULL;
+}
+
+static const int64_t *uneven_result(const hlo_printer_t *p, const hlo_t *outputs, size_t i,
+                                    const hlo_sharding_texts_t *shardings) {
+  return shardings ? uneven(p, outputs[i], shardings->result_parts[i]) : NULL;
+}
+
+static void put_result_type(hlo_printer_t *p, const hlo_t *outputs, size_t i,
+                            const hlo_sharding_texts_t *shardings) {
+  const int64_t *parts = uneven_result(p, outputs, i, shardings);
+  if (i) hlo_put(p, ", ");
+  if (parts) hlo_put_filled_type(p, outputs[i], parts);
+  else hlo_put_type_of(p, outputs[i]);
+}
+
 static void put_results(hlo_printer_t *p, const hlo_t *outputs, size_t output_count,
                         const hlo_sharding_texts_t *shardings) {
   for (size_t i = 0; i < output_count; i++) {
-    if (i) hlo_put(p, ", ");
-    hlo_put_type_of(p, outputs[i]);
+    put_result_type(p, outputs, i, shardings);
     put_attributes(p, shardings ? shardings->results[i] : NULL, -1);
   }
+}
+
+static void put_return(hlo_printer_t *p, const hlo_t *outputs, size_t output_count,
+                       const hlo_sharding_texts_t *shardings) {
+  for (size_t i = 0; i < output_count; i++) {
+    const int64_t *parts = uneven_result(p, outputs, i, shardings);
+    if (parts) hlo_put_filled_result(p, i, outputs[i], parts);
+  }
+  hlo_put(p, "return");
+  for (size_t i = 0; i < output_count; i++) {
+    hlo_put(p, i ? ", " : " ");
+    if (uneven_result(p, outputs, i, shardings)) put_numbered(p, "%r", i);
+    else hlo_put_name(p, outputs[i]);
+  }
+  if (output_count) hlo_put(p, " : ");
+  for (size_t i = 0; i < output_count; i++) put_result_type(p, outputs, i, shardings);
+}
+
+static void put_argument(hlo_printer_t *p, hlo_t x, size_t number, int alias,
+                         const hlo_sharding_texts_t *shardings) {
+  const int64_t *parts = shardings ? uneven(p, x, shardings->argument_parts[number]) : NULL;
+  if (number) hlo_put(p, ", ");
+  if (parts) {
+    put_numbered(p, "%p", number);
+    hlo_put(p, ": ");
+    hlo_put_filled_type(p, x, parts);
+  } else {
+    hlo_put_name(p, x);
+    hlo_put(p, ": ");
+    hlo_put_type_of(p, x);
+  }
+  put_attributes(p, shardings ? shardings->arguments[number] : NULL, alias);
+}
+
+/* Whether node |i| is the argument |number|. */
+static bool is_argument(const hlo_printer_t *p, size_t i, size_t number) {
+  if (!p->live.number[i] || p->g->nodes[i].op != HLO_OP_PARAMETER) return false;
+  return p->live.position[hlo_attrs(p->g, (hlo_t)i)[0]] == number + 1;
 }
 
 /* Arguments are numbered in the order in which their nodes appear. */
@@ -230,17 +285,21 @@ static void put_arguments(hlo_printer_t *p, const int *aliases,
                           const hlo_sharding_texts_t *shardings, size_t words) {
   size_t done = 0;
   for (size_t i = 0; i < p->live.end && done < p->live.parameter_count; i++) {
-    if (!p->live.number[i] || p->g->nodes[i].op != HLO_OP_PARAMETER) continue;
-    if (p->live.position[hlo_attrs(p->g, (hlo_t)i)[0]] != done + 1) continue;
-    if (done) hlo_put(p, ", ");
-    hlo_put_name(p, (hlo_t)i);
-    hlo_put(p, ": ");
-    hlo_put_type_of(p, (hlo_t)i);
-    put_attributes(p, shardings ? shardings->arguments[done] : NULL,
-                   aliases ? aliases[done] : -1);
+    if (!is_argument(p, i, done)) continue;
+    put_argument(p, (hlo_t)i, done, aliases ? aliases[done] : -1, shardings);
     done++;
   }
   if (words) torus_strbuf_printf(p->text, "%s%%q: tensor<%zuxui32>", done ? ", " : "", words);
+}
+
+static void put_cut_arguments(hlo_printer_t *p, const hlo_sharding_texts_t *shardings) {
+  size_t done = 0;
+  for (size_t i = 0; shardings && i < p->live.end && done < p->live.parameter_count; i++) {
+    if (!is_argument(p, i, done)) continue;
+    const int64_t *parts = uneven(p, (hlo_t)i, shardings->argument_parts[done]);
+    if (parts) hlo_put_cut_argument(p, done, (hlo_t)i, parts);
+    done++;
+  }
 }
 
 torus_status_t hlo_print(hlo_graph_t *g, const hlo_t *outputs, size_t output_count,
@@ -259,15 +318,10 @@ torus_status_t hlo_print_sharded(hlo_graph_t *g, const hlo_t *outputs, size_t ou
   hlo_put(&p, ") -> (");
   put_results(&p, outputs, output_count, shardings);
   hlo_put(&p, ") {\n");
+  put_cut_arguments(&p, shardings);
   hlo_put_promoted(&p, words);
   hlo_put_nodes(&p, 0, p.live.end, 0);
-  hlo_put(&p, "return");
-  if (output_count) {
-    hlo_put(&p, " ");
-    hlo_put_names(&p, outputs, output_count);
-    hlo_put(&p, " : ");
-    hlo_put_types(&p, outputs, output_count);
-  }
+  put_return(&p, outputs, output_count, shardings);
   hlo_put(&p, "\n}\n}\n");
   return torus_strbuf_status(text);
 }

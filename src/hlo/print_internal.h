@@ -1,7 +1,7 @@
 /* Copyright The Torus Authors. Licensed under the Apache License, Version 2.0. */
 /* What the files of the StableHLO printer share. Names in the text: %aN arguments, %q the extra
  * argument of promoted numbers and %sN the numbers in it, %N the results of live nodes, %x, %y and
- * the like inside small regions. */
+ * the like inside small regions; %pN and %rN arguments and results in filled dimensions. */
 #ifndef TORUS_HLO_PRINT_INTERNAL_H_
 #define TORUS_HLO_PRINT_INTERNAL_H_
 
@@ -40,6 +40,15 @@ void hlo_put_constant(hlo_printer_t *p, torus_dtype_t dtype, int64_t bits, int r
                       const int64_t *dims);
 /* Defines all promoted numbers. */
 void hlo_put_promoted(hlo_printer_t *p, size_t words);
+
+/* Whether the node's dimensions cannot be cut into equal |parts| (NULL: not cut at all). */
+bool hlo_is_uneven(const hlo_printer_t *p, hlo_t x, const int64_t *parts);
+/* Its type in the next larger dimensions that can. */
+void hlo_put_filled_type(hlo_printer_t *p, hlo_t x, const int64_t *parts);
+/* The parameter from the argument "%pN" of that type. */
+void hlo_put_cut_argument(hlo_printer_t *p, size_t number, hlo_t x, const int64_t *parts);
+/* "%rN" of that type from the node. */
+void hlo_put_filled_result(hlo_printer_t *p, size_t number, hlo_t x, const int64_t *parts);
 
 /* The nodes of one region between two places, loops with their own regions. */
 void hlo_put_nodes(hlo_printer_t *p, size_t begin, size_t end, int32_t region);

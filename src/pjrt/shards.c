@@ -68,9 +68,13 @@ static size_t piece_bytes(const cut_t *cut) {
   return element_count(cut->rank, cut->sizes) * cut->item_bytes;
 }
 
-static bool is_whole(const cut_t *cut) {
-  return cut->rank == 0 ||
-         memcmp(cut->dims, cut->sizes, (size_t)cut->rank * sizeof(int64_t)) == 0;
+/* Whether the piece is all of the array in the dimensions from |dim| on. A piece that is as large may
+ * lie beyond it: of one row cut in two, the second piece is nothing but filling. */
+static bool is_whole(const cut_t *cut, int dim) {
+  for (int i = dim; i < cut->rank; i++) {
+    if (cut->starts[i] != 0 || cut->sizes[i] != cut->dims[i]) return false;
+  }
+  return true;
 }
 
 /* Copies between the array and a piece, from dimension |dim| on; what lies beyond the array is left
@@ -86,7 +90,7 @@ static void copy_piece(const cut_t *cut, int dim, char *array, char *piece, bool
   int64_t count = left < cut->sizes[dim] ? left : cut->sizes[dim];
   if (count <= 0) return;
   array += (size_t)cut->starts[dim] * array_step;
-  if (array_step == piece_step) { /* nothing is cut further in */
+  if (is_whole(cut, dim + 1)) {
     size_t bytes = (size_t)count * array_step;
     memcpy(to_array ? array : piece, to_array ? piece : array, bytes);
     return;
@@ -108,7 +112,7 @@ static torus_status_t upload_piece(torus_buffer_t *buffer, const char *data, int
   cut_t cut = cut_of(sharding, shards->dtype, shards->dims, piece);
   int copies = sharding->device_count / torus_pjrt_sharding_pieces(sharding);
   const char *from = data;
-  if (!is_whole(&cut)) {
+  if (!is_whole(&cut, 0)) {
     memset(scratch, 0, piece_bytes(&cut));
     copy_piece(&cut, 0, (char *)data, scratch, false); /* only read */
     from = scratch;
@@ -174,7 +178,7 @@ static torus_status_t download_piece(torus_buffer_t *buffer, int piece, char *da
   cut_t cut = cut_of(sharding, shards->dtype, shards->dims, piece);
   int copies = sharding->device_count / torus_pjrt_sharding_pieces(sharding);
   PJRT_Buffer *part = shards->parts[sharding->placement[piece * copies]];
-  if (is_whole(&cut)) return torus_pjrt_download(buffer->client, part, data, piece_bytes(&cut));
+  if (is_whole(&cut, 0)) return torus_pjrt_download(buffer->client, part, data, piece_bytes(&cut));
   TORUS_TRY(torus_pjrt_download(buffer->client, part, scratch, piece_bytes(&cut)));
   copy_piece(&cut, 0, data, scratch, true);
   return TORUS_OK;
