@@ -376,9 +376,7 @@ private:
   Tensor take(const Tensor &t) {
     device_ = t.device();
     bytes_ += bytes_of(t);
-    const Tensor host = t.cpu();
-    // _sparse_mm_reduce_impl keeps what its backward needs only for tensors that ask for it.
-    return t.requires_grad() ? host.detach().requires_grad_() : host;
+    return t.cpu();
   }
 };
 

@@ -180,7 +180,8 @@ static hlo_t without_nan(hlo_graph_t *g, hlo_t x) {
 static hlo_t beta_gradient(hlo_graph_t *g, const beta_draw_t *d) {
   hlo_t y = one_minus(g, d->x), edge = times(g, times(g, d->total, d->x), y);
   const beta_draw_t other = {y, d->beta, d->alpha, d->total};
-  hlo_t is_low = hlo_and(g, hlo_compare_f(g, HLO_LE, d->x, 0.5), hlo_compare_f(g, HLO_LT, edge, 2.5));
+  hlo_t is_low =
+      hlo_and(g, hlo_compare_f(g, HLO_LE, d->x, 0.5), hlo_compare_f(g, HLO_LT, edge, 2.5));
   hlo_t is_high =
       hlo_and(g, hlo_compare_f(g, HLO_GE, d->x, 0.5), hlo_compare_f(g, HLO_LT, edge, 0.75));
   hlo_t is_large = hlo_compare_f(g, HLO_GT, hlo_minimum(g, d->alpha, d->beta), 6);

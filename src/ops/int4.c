@@ -78,7 +78,8 @@ static hlo_t pack(hlo_graph_t *g, hlo_t x) {
   int4_layout_t layout = host_layout();
   int64_t dims[2] = {hlo_dim(g, x, 0), hlo_dim(g, x, 1) / 2};
   int64_t rest = dims[0] % layout.block, main = dims[0] - rest;
-  hlo_t parts[2], first = hlo_slice_dim(g, x, 0, 0, main), last = hlo_slice_dim(g, x, 0, main, rest);
+  hlo_t first = hlo_slice_dim(g, x, 0, 0, main), last = hlo_slice_dim(g, x, 0, main, rest);
+  hlo_t parts[2];
   size_t count = 0;
   if (main > 0) parts[count++] = pack_rows(g, first, layout.block, layout.neighbours);
   if (rest > 0) parts[count++] = pack_rows(g, last, rest, true);
@@ -166,7 +167,8 @@ TORUS_OP(pack_words, "_convert_weight_to_int4pack", 0) {
   bool fits = (tiles == 2 || tiles == 4 || tiles == 8) && rows % 8 == 0 &&
               columns % (16 * tiles) == 0 && rows * columns > 0;
   if (!fits) {
-    op_error(call, TORUS_STATUS_INVALID_ARGUMENT, "expected rows in eights and columns in tiles of 16");
+    op_error(call, TORUS_STATUS_INVALID_ARGUMENT,
+             "expected rows in eights and columns in tiles of 16");
     return;
   }
   int64_t words[2] = {rows * columns / 8, 4};

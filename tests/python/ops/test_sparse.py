@@ -159,6 +159,34 @@ def test_embedding_with_sparse_gradients(make: Callable) -> None:
     torch.testing.assert_close(run("tpu"), run("cpu"))
 
 
+@pytest.mark.parametrize("reduce", ["sum", "mean", "amax", "amin"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_reduced_product(reduce: str, dtype: torch.dtype) -> None:
+    """Row 0 of the sparse matrix is empty."""
+
+    def run(device: str) -> list[torch.Tensor]:
+        sparse = csr(device).to(dtype).requires_grad_()
+        other = OTHER.to(dtype).to(device).requires_grad_()
+        result = torch.sparse.mm(sparse, other, reduce)
+        weights = torch.linspace(0.5, 1.5, result.numel(), device=device).reshape(result.shape)
+        gradients = torch.autograd.grad(result, [sparse, other], weights.to(dtype))
+        return [dense(x) for x in (result.detach(), *gradients)]
+
+    limit = 1e-5 if dtype == torch.float32 else 2e-2
+    for actual, expected in zip(run("tpu"), run("cpu"), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=limit, atol=limit)
+
+
+def test_reduced_product_of_nothing() -> None:
+    sparse = torch.zeros(3, 4).to("tpu").to_sparse_csr().requires_grad_()
+    other = OTHER.to("tpu").requires_grad_()
+    result = torch.sparse.mm(sparse, other, "amax")
+    assert not result.any()
+    assert not torch.autograd.grad(result.sum(), other)[0].any()
+    with pytest.raises(RuntimeError, match="reduce"):
+        torch.sparse.mm(sparse, other, "median")
+
+
 def test_fallback_is_counted() -> None:
     torch.tpu.reset_metrics()
     compare(lambda d: torch.sparse.softmax(coo(d), 1))
