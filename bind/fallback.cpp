@@ -7,6 +7,7 @@
 
 #include "aot.h"
 #include "generator.h"
+#include "quantized.h"
 #include "runtime.h"
 
 namespace torus {
@@ -62,6 +63,7 @@ void boxed_fallback(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
 
 void cpu_fallback(const c10::OperatorHandle &op, torch::jit::Stack *stack, const char *reason) {
   const auto &name = op.operator_name();
+  refuse_quantized_types(op, *stack);
   if (is_abstract()) {
     abstract_fallback(op, stack, reason);
     return;

@@ -32,10 +32,19 @@ Every overload of ATen that dense tensors can reach, and what device "tpu" does 
   program (views, sizes, copies).
 - **composite**: PyTorch itself makes it of other operators, which are listed here in their turn.
 - **CPU fallback**: a correct answer on the CPU, with a warning, a count and two copies.
+- **refused**: makes quantized tensors (`torch.qint8` and its kin), which PyTorch has deprecated and
+  which do not live on the device. The error names what to do instead: `torchao.quantization`,
+  whose weights are plain tensors, or `torch.fake_quantize_per_tensor_affine` and its kin.
 
 Gradient: *formula* where PyTorch has a derivative for the operator, *by parts* where it is
 differentiated through the operators it is made of.
 """
+
+
+# Overloads whose results are quantized tensors.
+_REFUSED = re.compile(
+    r"aten::(_empty_\w*affine_quantized|_make_per_\w+_quantized_tensor|quantize_per_\w+)(\.\w+)?"
+)
 
 
 def _has(name: str, key: str) -> bool:
@@ -45,6 +54,8 @@ def _has(name: str, key: str) -> bool:
 def _category(name: str) -> str | None:
     if _has(name, "PrivateUse1"):
         return "native"
+    if _REFUSED.fullmatch(name):
+        return "refused"
     if any(_has(name, key) for key in _COMPOSITE_KEYS):
         return "composite"
     return "CPU fallback" if _has(name, "CPU") else None
@@ -120,13 +131,14 @@ def render() -> str:
     version = torch.__version__.split("+")[0]
     lines = [_INTRODUCTION, f"PyTorch {version}: {total} overloads.\n"]
     lines += ["| | overloads |", "|---|---|"]
-    lines += [f"| {c} | {len(rows[c])} |" for c in ("native", "composite", "CPU fallback")]
+    categories = ("native", "composite", "CPU fallback", "refused")
+    lines += [f"| {c} | {len(rows[c])} |" for c in categories]
     lines += [f"| lowerings in the table | {len(families)} |", ""]
     lines += ["## Cases of native operators that still run on the CPU", ""]
     lines += ["| family | case |", "|---|---|"]
     for file, texts in _partial_fallbacks().items():
         lines += [f"| {file.removesuffix('.c')} | {text} |" for text in texts]
-    for category in ("CPU fallback", "native", "composite"):
+    for category in ("CPU fallback", "refused", "native", "composite"):
         lines += ["", f"## {category[0].upper()}{category[1:]}", ""]
         lines += ["| overload | | family | gradient | notes |", "|---|---|---|---|---|"]
         lines += rows[category]

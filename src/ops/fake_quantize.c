@@ -192,3 +192,8 @@ TORUS_OP(learnt_channel, "_fake_quantize_learnable_per_channel_affine", 0) {
 TORUS_OP(learnt_channel_backward, "_fake_quantize_learnable_per_channel_affine_backward", 0) {
   learnt_backward(call, g, true);
 }
+
+/* Of a tensor that is not quantized, which all tensors of the device are. */
+TORUS_OP(dequantize, "dequantize.self", TORUS_OP_POINTWISE) {
+  op_return(call, 0, op_tensor_as(call, 0, TORUS_DTYPE_F32));
+}

@@ -308,6 +308,7 @@ def _other_calls() -> Iterator[tuple[Any, ...]]:
     yield "linalg_ldl_factor_ex", (_x(3, 3) + _x(3, 3).T,)
     factors = torch.linalg.ldl_factor(_x(3, 3) + _x(3, 3).T)
     yield "linalg_ldl_solve", (*factors, _x(3, 2))
+    yield "dequantize.self", (_i(1, 2, 3),)
     yield "eye.out", (3,), {"out": torch.empty(0)}
     yield "range.out", (1, 4, 1), {"out": torch.empty(0)}
 

@@ -254,6 +254,32 @@ def test_gradient_of_dirichlet_samples() -> None:
     torch.testing.assert_close(leaf.grad.cpu(), expected, rtol=2e-3, atol=1e-4)
 
 
+QUANTIZED = {
+    "per_tensor": lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8),
+    "dynamic": lambda x: torch.quantize_per_tensor_dynamic(x, torch.qint8, False),
+    "per_channel": lambda x: torch.quantize_per_channel(
+        x, torch.ones(3), torch.zeros(3), 0, torch.quint8
+    ),
+    "copied": lambda x: torch.quantize_per_tensor(x.cpu(), 0.1, 0, torch.qint8).to(x.device),
+    "from_integers": lambda x: torch._make_per_tensor_quantized_tensor(x.to(torch.int8), 0.1, 0),
+    "empty": lambda x: torch._empty_affine_quantized(
+        [3], scale=1.0, zero_point=0, dtype=torch.qint8, device=x.device
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_quantized_tensors_are_refused(name: str) -> None:
+    previous = torch.tpu.get_fallback()
+    torch.tpu.set_fallback("silent")
+    try:
+        with pytest.raises(NotImplementedError, match=r"torchao\.quantization"):
+            QUANTIZED[name](torch.ones(3, 4, device="tpu"))
+    finally:
+        torch.tpu.set_fallback(previous)
+
+
 # ---- lists of numbers keep their kind ----
 
 
