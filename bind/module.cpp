@@ -17,7 +17,7 @@
 #include "hooks.h"
 #include "kernels.h"
 #include "places.h"
-#include "program.h"
+#include "compiled_graph.h"
 #include "runtime.h"
 #include "sharding.h"
 #include "torus/explain.h"
@@ -297,7 +297,7 @@ PYBIND11_MODULE(_C, m) {
   torus::define_groups(m);
   torus::define_graphs(m);
   torus::define_aot(m);
-  torus::define_programs(m);
+  torus::define_compiled_graphs(m);
   torus::define_shardings(m);
   torus::define_export(m);
 }

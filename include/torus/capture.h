@@ -46,13 +46,16 @@ size_t torus_capture_output_count(const torus_capture_t *capture);
 /* Ends recording like torus_capture_end, for runs on other contents than those of the storages that
  * were read. The results are what the |wanted_count| storages in |wanted| hold, then what was written
  * to storages that were there before. A run may use up the contents of the storages in |given|, which
- * are there for the capture only. */
+ * are there for the capture only. With |may_join|, what is small gets no program of its own: a run
+ * records it again, at once, in the open window, whose content then decides when it is launched. */
 TORUS_NODISCARD torus_status_t torus_capture_compile(torus_engine_t *engine, int device,
                                                      torus_storage_t *const *wanted,
                                                      size_t wanted_count,
                                                      torus_storage_t *const *given,
-                                                     size_t given_count,
+                                                     size_t given_count, bool may_join,
                                                      torus_capture_t **out_capture);
+/* Whether runs are recorded in the open window, which is possible while another capture goes on. */
+bool torus_capture_is_joined(const torus_capture_t *capture);
 /* What stands for a storage that was read: another one of as many bytes, borrowed, or a value, which
  * is taken over (also on failure). */
 typedef struct torus_capture_content {

@@ -86,26 +86,24 @@ def _compile_ahead(
     from functorch.compile import min_cut_rematerialization_partition
     from torch._functorch.aot_autograd import aot_module_simplified
 
-    return aot_module_simplified(
+    from torch_tpu._trained_graph import Pair
+
+    pair = Pair()
+    function = aot_module_simplified(
         gm,
         example_inputs,
-        fw_compiler=_forward,
-        bw_compiler=_backward,
-        inference_compiler=_forward,
+        fw_compiler=pair.forward,
+        bw_compiler=pair.backward,
+        inference_compiler=_inference,
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
     )
+    return pair.shorten(function, len(example_inputs))
 
 
-def _forward(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+def _inference(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     del example_inputs
     return Graph(gm).callable
-
-
-@torch._dynamo.disable(reason="the compiler of the backward pass")
-def _backward(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    del example_inputs
-    return Graph(gm, may_use_up=True).callable
 
 
 def choose_backend(

@@ -4,7 +4,7 @@
 
 #include "engine/capture_internal.h"
 
-static torus_status_t no_memory(void) {
+torus_status_t torus_capture_no_memory(void) {
   return torus_status_make(TORUS_STATUS_RESOURCE_EXHAUSTED, "out of host memory for a capture");
 }
 
@@ -55,6 +55,7 @@ void torus_capture_release(torus_capture_t *capture) {
   torus_free(capture->sources);
   torus_executable_release(capture->executable);
   torus_buffer_release(capture->softs);
+  torus_block_destroy(capture->block);
   torus_status_free(capture->error);
   torus_free(capture);
 }
@@ -82,7 +83,7 @@ static torus_status_t begin(torus_engine_t *engine, int device, torus_capture_t 
 torus_status_t torus_capture_begin(torus_engine_t *engine, int device, uint64_t seed,
                                    uint64_t offset) {
   torus_capture_t *capture = torus_alloc(sizeof *capture);
-  if (capture == NULL) return no_memory();
+  if (capture == NULL) return torus_capture_no_memory();
   atomic_init(&capture->refs, 1);
   capture->engine = engine;
   capture->device = device;
@@ -279,7 +280,7 @@ static torus_storage_t *take_storage(const torus_capture_write_t *write) {
 /* Retains the storages that are alive; they become the capture's outputs. */
 static torus_status_t collect_outputs(torus_device_t *device, torus_capture_t *capture) {
   capture->outputs = torus_alloc((capture->write_count + 1) * sizeof *capture->outputs);
-  if (capture->outputs == NULL) return no_memory();
+  if (capture->outputs == NULL) return torus_capture_no_memory();
   pthread_mutex_lock(&device->writes_lock);
   for (size_t i = 0; i < capture->write_count; ++i) {
     torus_storage_t *storage = take_storage(&capture->writes[i]);
@@ -323,7 +324,7 @@ static torus_status_t match_types(torus_device_t *device, torus_capture_t *captu
 static torus_status_t take_wanted(torus_capture_t *capture, const torus_capture_wanted_t *wanted) {
   const size_t room = wanted->count + capture->write_count + 1;
   torus_capture_binding_t *all = torus_alloc(room * sizeof *all);
-  if (all == NULL) return no_memory();
+  if (all == NULL) return torus_capture_no_memory();
   for (size_t i = 0; i < wanted->count; ++i) {
     all[i].storage = torus_storage_retain(wanted->storages[i]);
   }
@@ -363,7 +364,7 @@ static void drop_empty_outputs(torus_capture_t *capture) {
 /* The window keeps the outputs' values, each once and in the outputs' order, as its results. */
 static torus_status_t number_outputs(torus_capture_t *capture, torus_window_t *window) {
   torus_value_t **results = torus_alloc((capture->output_count + 1) * sizeof(torus_value_t *));
-  if (results == NULL) return no_memory();
+  if (results == NULL) return torus_capture_no_memory();
   for (size_t i = 0; i < window->value_count; ++i) window->values[i]->ticket = UINT64_MAX;
   size_t count = 0;
   for (size_t i = 0; i < capture->output_count; ++i) {
@@ -435,7 +436,7 @@ static torus_status_t find_aliases(torus_capture_t *capture, const torus_window_
   bool *taken = torus_alloc(window->value_count + 1);
   if (*out_aliases == NULL || taken == NULL) {
     torus_free(taken);
-    return no_memory();
+    return torus_capture_no_memory();
   }
   for (size_t i = 0; i < window->input_count; ++i) (*out_aliases)[i] = -1;
   alias_overwritten(capture, window, *out_aliases, taken);
@@ -477,7 +478,7 @@ const torus_capture_binding_t *torus_capture_find_read(const torus_capture_t *ca
 /* Constants are kept; of what storages held only the type, or the first content would never go. */
 static torus_status_t keep_inputs(torus_capture_t *capture, const torus_window_t *window) {
   capture->inputs = torus_alloc((window->input_count + 1) * sizeof *capture->inputs);
-  if (capture->inputs == NULL) return no_memory();
+  if (capture->inputs == NULL) return torus_capture_no_memory();
   for (size_t i = 0; i < window->input_count; ++i) {
     torus_value_t *value = window->inputs[i];
     if (torus_capture_find_read(capture, i) != NULL) {
@@ -566,20 +567,26 @@ torus_status_t torus_capture_close(torus_engine_t *engine, int device,
 }
 
 static torus_status_t end(torus_engine_t *engine, int device, const torus_capture_wanted_t *wanted,
-                          torus_capture_t **out_capture, bool *out_has_program) {
+                          bool may_join, torus_capture_t **out_capture, bool *out_has_program) {
   torus_job_t *job;
   TORUS_TRY(torus_capture_close(engine, device, wanted, out_capture, &job));
   *out_has_program = job != NULL;
-  return job != NULL ? torus_engine_enqueue(engine, job) : TORUS_OK;
+  if (job == NULL) return TORUS_OK;
+  if (!may_join || !torus_job_may_join(job)) return torus_engine_enqueue(engine, job);
+  *out_has_program = false;
+  torus_status_t status = torus_capture_keep_block(*out_capture, job);
+  torus_job_destroy(job);
+  return status;
 }
 
 static torus_status_t compile(torus_engine_t *engine, int device,
-                              const torus_capture_wanted_t *wanted, torus_capture_t **out_capture) {
+                              const torus_capture_wanted_t *wanted, bool may_join,
+                              torus_capture_t **out_capture) {
   torus_capture_t *capture = NULL;
   bool has_program = false;
   *out_capture = NULL;
   torus_device_lock(engine, device);
-  torus_status_t status = end(engine, device, wanted, &capture, &has_program);
+  torus_status_t status = end(engine, device, wanted, may_join, &capture, &has_program);
   pthread_mutex_unlock(&engine->devices[device].lock);
   if (status == TORUS_OK && has_program) status = await_program(engine, capture);
   if (status == TORUS_OK) {
@@ -591,16 +598,16 @@ static torus_status_t compile(torus_engine_t *engine, int device,
 }
 
 torus_status_t torus_capture_end(torus_engine_t *engine, int device, torus_capture_t **out_capture) {
-  return compile(engine, device, NULL, out_capture);
+  return compile(engine, device, NULL, false, out_capture);
 }
 
 torus_status_t torus_capture_compile(torus_engine_t *engine, int device,
                                      torus_storage_t *const *wanted, size_t wanted_count,
                                      torus_storage_t *const *given, size_t given_count,
-                                     torus_capture_t **out_capture) {
+                                     bool may_join, torus_capture_t **out_capture) {
   const torus_capture_wanted_t results = {wanted, wanted_count};
   for (size_t i = 0; i < given_count; ++i) given[i]->is_given = true;
-  return compile(engine, device, &results, out_capture);
+  return compile(engine, device, &results, may_join, out_capture);
 }
 
 void torus_capture_abort(torus_engine_t *engine, int device) {

@@ -17,6 +17,9 @@ typedef struct torus_capture_binding {
   size_t index;              /* of a window's input, or of a result */
 } torus_capture_binding_t;
 
+/* What was recorded, to be recorded again at once. */
+typedef struct torus_block torus_block_t;
+
 /* One argument of the program. */
 typedef struct torus_capture_source {
   torus_capture_source_kind_t kind;
@@ -52,7 +55,8 @@ struct torus_capture {
   size_t check_count;
   torus_capture_source_t *sources;
   size_t source_count;
-  torus_executable_t *executable; /* NULL: nothing to run */
+  torus_executable_t *executable; /* NULL: nothing to run, or |block| */
+  torus_block_t *block;      /* joins the open window at each run; NULL: does not */
   torus_buffer_t *softs;     /* numbers that the program takes as an argument; NULL: none */
 };
 
@@ -68,10 +72,24 @@ typedef struct torus_capture_wanted {
 torus_status_t torus_capture_close(torus_engine_t *engine, int device,
                                    const torus_capture_wanted_t *wanted,
                                    torus_capture_t **out_capture, torus_job_t **out_job);
+torus_status_t torus_capture_no_memory(void);
 /* The read behind a window's input, NULL when it is none. */
 const torus_capture_binding_t *torus_capture_find_read(const torus_capture_t *capture, size_t input);
 /* Fills the capture's arguments from the encoded window. */
 torus_status_t torus_capture_keep_sources(torus_capture_t *capture, const torus_job_t *job,
                                           const hlo_encoding_t *encoding);
+/* The error of content that has other than |type|'s bytes. */
+torus_status_t torus_capture_refuse_bytes(size_t bytes, const torus_value_t *type);
+
+/* ---- join.c ---- */
+/* Whether the captured window is one that joins others rather than being a program. */
+bool torus_job_may_join(const torus_job_t *job);
+/* The captured window becomes the capture's block. */
+torus_status_t torus_capture_keep_block(torus_capture_t *capture, const torus_job_t *job);
+/* Records the block in the open window, as torus_capture_apply runs a program. */
+torus_status_t torus_capture_join(const torus_capture_t *capture,
+                                  const torus_capture_content_t *contents, uint64_t seed,
+                                  uint64_t offset, torus_value_t **out_results);
+void torus_block_destroy(torus_block_t *block); /* accepts NULL */
 
 #endif  /* TORUS_CAPTURE_INTERNAL_H_ */

@@ -242,6 +242,18 @@ void torus_window_mark_queued(torus_window_t *window);
 void torus_window_release_queued(torus_window_t *window);
 void torus_window_deinit(torus_window_t *window);
 
+/* ---- edge.c ---- */
+/* What is recorded at once: an operator, or those of a block. */
+typedef struct torus_stretch {
+  uint64_t hash;             /* of its content */
+  size_t op_count;
+  size_t heavy_count;        /* products and convolutions among the operators */
+} torus_stretch_t;
+/* |stretch| comes next: closes the window first where the content of the stream says so. Device must
+ * be locked. */
+torus_status_t torus_window_expect(torus_engine_t *engine, int device,
+                                   const torus_stretch_t *stretch);
+
 /* ---- abstract.c ---- */
 /* Makes the OPEN values of the window abstract and empties it. Device must be locked. */
 void torus_window_abstract(torus_window_t *window);

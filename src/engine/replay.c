@@ -299,13 +299,17 @@ torus_status_t torus_capture_replay(torus_capture_t *capture, uint64_t seed, uin
 
 /* ---- with contents of the caller's ---- */
 
+torus_status_t torus_capture_refuse_bytes(size_t bytes, const torus_value_t *type) {
+  return torus_status_make(TORUS_STATUS_INVALID_ARGUMENT,
+                           "an argument of a program has %zu bytes instead of %zu", bytes,
+                           torus_value_size_bytes(type));
+}
+
 static torus_status_t check_bytes(const torus_value_t *value, const torus_value_t *type) {
   if (value == NULL || torus_value_size_bytes(value) == torus_value_size_bytes(type)) {
     return TORUS_OK;
   }
-  return torus_status_make(TORUS_STATUS_INVALID_ARGUMENT,
-                           "an argument of a program has %zu bytes instead of %zu",
-                           torus_value_size_bytes(value), torus_value_size_bytes(type));
+  return torus_capture_refuse_bytes(torus_value_size_bytes(value), type);
 }
 
 static torus_status_t adapt_one(torus_device_t *device, const torus_capture_source_t *source,
@@ -371,9 +375,12 @@ static torus_status_t apply(torus_capture_t *capture, torus_capture_content_t *c
 torus_status_t torus_capture_apply(torus_capture_t *capture, torus_capture_content_t *contents,
                                    uint64_t seed, uint64_t offset, torus_value_t **out_results) {
   for (size_t i = 0; i < capture->result_count; ++i) out_results[i] = NULL;
-  torus_status_t status = capture->executable != NULL
-                              ? apply(capture, contents, seed, offset, out_results)
-                              : TORUS_OK;
+  torus_status_t status = TORUS_OK;
+  if (capture->block != NULL) {
+    status = torus_capture_join(capture, contents, seed, offset, out_results);
+  } else if (capture->executable != NULL) {
+    status = apply(capture, contents, seed, offset, out_results);
+  }
   for (size_t i = 0; i < capture->source_count; ++i) torus_value_release(contents[i].value);
   if (status == TORUS_OK) return TORUS_OK;
   for (size_t i = 0; i < capture->result_count; ++i) {

@@ -116,6 +116,90 @@ TEST(a_capture_of_nothing_runs_nothing) {
   torus_capture_release(capture);
 }
 
+/* ---- small captures without a program ---- */
+
+/* x + number, for any x. */
+static torus_status_t capture_joined(const tensor_t *x, double number, torus_capture_t **out_capture) {
+  tensor_t y = {0};
+  *out_capture = NULL;
+  TORUS_TRY(torus_capture_begin(engine, 0, 7, 0));
+  torus_status_t status = tensor_add(engine, TORUS_MODE_FUSED, x, number, &y);
+  if (status == TORUS_OK) {
+    status = torus_capture_compile(engine, 0, &y.storage, 1, NULL, 0, true, out_capture);
+  } else {
+    torus_capture_abort(engine, 0);
+  }
+  tensor_free(&y);
+  return status;
+}
+
+/* x becomes the capture's result for x, |turns| times, with nothing launched in between. */
+static torus_status_t join(torus_capture_t *capture, const tensor_t *x, int turns) {
+  torus_status_t status = TORUS_OK;
+  torus_device_lock(engine, 0);
+  for (int i = 0; i < turns && !status; i++) {
+    torus_capture_content_t content = {.storage = x->storage};
+    torus_value_t *result;
+    status = torus_capture_apply(capture, &content, 0, 0, &result);
+    if (!status) torus_storage_set(x->storage, result);
+    torus_value_release(result);
+  }
+  torus_status_t closed = torus_device_unlock(engine, 0, TORUS_MODE_FUSED);
+  if (!status) return closed;
+  torus_status_ignore(closed);
+  return status;
+}
+
+TEST(small_captures_join_the_open_window) {
+  tensor_t x, y;
+  torus_capture_t *capture;
+  ASSERT_OK(vector(&x));
+  ASSERT_OK(capture_joined(&x, 1, &capture));
+  ASSERT_TRUE(torus_capture_is_joined(capture));
+  ASSERT_EQ(torus_capture_argument_count(capture), 1);
+  torus_engine_reset_metrics(engine);
+  ASSERT_OK(tensor_add(engine, TORUS_MODE_FUSED, &x, 10, &y));
+  ASSERT_OK(join(capture, &y, 3));
+  check_offset(&y, 13);
+  check_offset(&x, 0);
+  ASSERT_EQ(fixture_metrics(engine).launches, 1);
+  ASSERT_EQ(fixture_metrics(engine).compilations, 1);
+  torus_capture_release(capture);
+  tensor_free(&x);
+  tensor_free(&y);
+}
+
+TEST(small_captures_run_while_another_is_recorded) {
+  tensor_t x;
+  torus_capture_t *inner, *outer;
+  ASSERT_OK(vector(&x));
+  ASSERT_OK(capture_joined(&x, 1, &inner));
+  ASSERT_OK(torus_capture_begin(engine, 0, 7, 0));
+  ASSERT_OK(join(inner, &x, 2));
+  ASSERT_OK(torus_capture_end(engine, 0, &outer));
+  check_offset(&x, 0);
+  ASSERT_OK(torus_capture_replay(outer, 0, 0));
+  ASSERT_OK(torus_capture_replay(outer, 0, 0));
+  check_offset(&x, 4);
+  torus_capture_release(inner);
+  torus_capture_release(outer);
+  tensor_free(&x);
+}
+
+TEST(contents_of_another_size_are_refused) {
+  tensor_t x, longer;
+  torus_capture_t *capture;
+  ASSERT_OK(vector(&x));
+  ASSERT_OK(tensor_empty(engine, 0, TORUS_DTYPE_F32, 1, (int64_t[]){5}, &longer));
+  ASSERT_OK(capture_joined(&x, 1, &capture));
+  ASSERT_STATUS(join(capture, &longer, 1), TORUS_STATUS_INVALID_ARGUMENT, "20 bytes instead of 16");
+  ASSERT_OK(join(capture, &x, 1));
+  check_offset(&x, 1);
+  torus_capture_release(capture);
+  tensor_free(&x);
+  tensor_free(&longer);
+}
+
 /* ---- memory ---- */
 
 static torus_status_t session_on(torus_engine_t *e) {
@@ -128,7 +212,12 @@ static torus_status_t session_on(torus_engine_t *e) {
   if (!status) status = torus_capture_replay(capture, 0, 0);
   if (!status) status = torus_capture_replay(capture, 0, 0);
   if (!status) status = tensor_read(e, &x, back);
-  if (!status && back[0] != 3) status = torus_status_make(TORUS_STATUS_INTERNAL, "wrong number");
+  torus_capture_t *joined = NULL;
+  if (!status) status = capture_joined(&x, 1, &joined);
+  if (!status) status = join(joined, &x, 2);
+  if (!status) status = tensor_read(e, &x, back);
+  torus_capture_release(joined);
+  if (!status && back[0] != 5) status = torus_status_make(TORUS_STATUS_INTERNAL, "wrong number");
   torus_status_ignore(torus_engine_synchronize(e, 0));
   torus_capture_release(capture);
   tensor_free(&x);
@@ -155,6 +244,9 @@ TEST(failing_allocations_are_reported) { ASSERT_SURVIVES_FAILING_ALLOCATIONS(ses
   X(waiting_is_refused_and_aborting_restores)                                                      \
   X(what_dies_in_a_capture_is_no_result)                                                           \
   X(a_capture_of_nothing_runs_nothing)                                                             \
+  X(small_captures_join_the_open_window)                                                           \
+  X(small_captures_run_while_another_is_recorded)                                                  \
+  X(contents_of_another_size_are_refused)                                                          \
   X(failing_allocations_are_reported)
 
 static void on_engine(void (*test)(void)) {

@@ -51,8 +51,9 @@ def check(fn: Callable[..., Any], *args: Any, launches: int = 1, **options: Any)
     host = pytree.tree_map_only(torch.Tensor, torch.clone, args)
     device = to(args, DEVICE)
     with torch.no_grad():
-        compiled(*device)
+        first = compiled(*device)
         got, compilations, launched = counted(lambda: compiled(*device))
+        del first  # until here: work whose results nobody wants is not done
         fn(*host)
         want = fn(*host)
     torch.testing.assert_close(to(got, "cpu"), want)
@@ -160,10 +161,10 @@ def test_views_are_written(name: str) -> None:
 def test_offsets_do_not_compile() -> None:
     x = torch.randn(64, 8, device=DEVICE)
     compiled = torch.compile(lambda row: (row * 2).sum())
-    for i in range(3):
-        compiled(x[i])
-    _, compilations, _ = counted(lambda: [compiled(x[i]) for i in range(10, 40)])
-    assert compilations == 0
+    for i in range(40):
+        _, compilations, launches = counted(lambda i=i: compiled(x[i]))
+        assert launches == 1
+        assert i < 2 or compilations == 0
 
 
 # ---- what cannot be one program ----
@@ -216,7 +217,7 @@ def test_random_numbers_are_those_of_eager() -> None:
 def test_a_changed_number_does_not_compile() -> None:
     compiled = torch.compile(lambda x, s: x * s + s)
     x = torch.ones(4, device=DEVICE)
-    compiled(x, 0.5)
+    counted(lambda: compiled(x, 0.5))
     for s in (0.1, 0.2, 0.3, 0.4):
         result, compilations, _ = counted(lambda s=s: compiled(x, s))
         torch.testing.assert_close(result.cpu(), torch.full((4,), 2 * s))
@@ -261,7 +262,7 @@ def test_training_step(arguments: dict[str, Any]) -> None:
             lambda moved=moved: step(compiled, list(device.parameters()), moved)
         )
         torch.testing.assert_close(got.cpu(), want)
-    assert (compilations, launches) == (0, 4)  # forward, loss, backward, update
+    assert (compilations, launches) == (0, 1)  # forward, loss, backward, update
     torch.testing.assert_close(to(device.state_dict(), "cpu"), host.state_dict())
 
 
