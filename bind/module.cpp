@@ -7,6 +7,7 @@
 
 #include "allocator.h"
 #include "aot.h"
+#include "collective.h"
 #include "dispatch.h"
 #include "export.h"
 #include "fallback.h"
@@ -299,5 +300,6 @@ PYBIND11_MODULE(_C, m) {
   torus::define_aot(m);
   torus::define_compiled_graphs(m);
   torus::define_shardings(m);
+  torus::define_collectives(m);
   torus::define_export(m);
 }

@@ -146,6 +146,8 @@ typedef struct torus_partitioning {
   size_t result_count;
   const torus_array_t *results;       /* whole arrays */
   torus_sharding_t *const *wanted;    /* of the results; NULL entries: the compiler chooses */
+  bool has_replicas;                  /* the program is that of each device, for the piece that it
+                                         holds; all shardings are given */
 } torus_partitioning_t;
 
 /* The text carries the same shardings as mhlo.sharding attributes, see torus_sharding_text. Runs of
@@ -157,8 +159,8 @@ TORUS_NODISCARD torus_status_t torus_executable_compile_partitioned(
 TORUS_NODISCARD torus_status_t torus_executable_load_partitioned(
     torus_client_t *client, const char *bytes, size_t size,
     const torus_partitioning_t *partitioning, torus_executable_t **out_executable);
-/* How argument or result |index| of a partitioned executable lies; NULL: on every device, or the
- * executable is not partitioned. */
+/* How argument or result |index| of a partitioned executable lies; NULL: the executable is not
+ * partitioned, or, for an argument, all of it is on every device. */
 torus_sharding_t *torus_executable_argument_sharding(const torus_executable_t *executable,
                                                      size_t index);
 torus_sharding_t *torus_executable_result_sharding(const torus_executable_t *executable,

@@ -80,7 +80,8 @@ typedef struct torus_pjrt_build {
   int partition_count;
   bool is_portable; /* no devices of its own: they are named at each run */
   bool use_shardy;
-  const int *device_ids;    /* of the partitions; NULL: in the plugin's order */
+  const int *device_ids;    /* of the partitions, each with its replicas; NULL: in the plugin's
+                               order */
   const char *free_results; /* for each result '1' if the compiler may choose its sharding, else
                                '0'; NULL: it chooses none */
 } torus_pjrt_build_t;

@@ -105,13 +105,15 @@ static void put_override(torus_strbuf_t *out, const char *name, size_t name_byte
 
 /* DeviceAssignmentProto { replica_count = 1, computation_count = 2,
  *                        computation_devices = 3 { replica_device_ids = 1 } } */
-static void put_devices(torus_strbuf_t *out, const int *ids, int count) {
+static void put_devices(torus_strbuf_t *out, const torus_pjrt_build_t *build) {
   torus_strbuf_t assignment = {0};
-  put_number(&assignment, 1, 1);
-  put_number(&assignment, 2, (uint64_t)count);
-  for (int i = 0; i < count; i++) {
+  put_number(&assignment, 1, (uint64_t)build->replica_count);
+  put_number(&assignment, 2, (uint64_t)build->partition_count);
+  for (int i = 0; i < build->partition_count; i++) {
     torus_strbuf_t device = {0};
-    put_number(&device, 1, (uint64_t)ids[i]);
+    for (int k = 0; k < build->replica_count; k++) {
+      put_number(&device, 1, (uint64_t)build->device_ids[i * build->replica_count + k]);
+    }
     put_message(&assignment, 3, &device);
   }
   put_message(out, 9, &assignment);
@@ -122,7 +124,7 @@ static void put_build(torus_strbuf_t *out, const torus_pjrt_build_t *build) {
   put_number(&inner, 4, (uint64_t)build->replica_count);
   put_number(&inner, 5, (uint64_t)build->partition_count);
   if (build->partition_count > 1) put_number(&inner, 6, true);
-  if (build->device_ids) put_devices(&inner, build->device_ids, build->partition_count);
+  if (build->device_ids) put_devices(&inner, build);
   for (const char *flag = build->free_results; flag && *flag; flag++) {
     put_number(&inner, 12, *flag == '1');
   }

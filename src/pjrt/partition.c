@@ -13,6 +13,7 @@ typedef struct result_type {
 
 struct torus_partition {
   torus_sharding_t *mesh;
+  bool has_replicas;
   size_t argument_count, result_count;
   torus_sharding_t **arguments; /* NULL entries: replicated; owned, as are the lists below */
   torus_sharding_t **results;   /* no NULL entries once the program is compiled */
@@ -76,6 +77,7 @@ static torus_status_t fill(torus_partition_t *partition,
                            const torus_partitioning_t *partitioning) {
   void *block;
   partition->mesh = torus_sharding_retain(partitioning->mesh);
+  partition->has_replicas = partitioning->has_replicas;
   partition->argument_count = partitioning->argument_count;
   partition->result_count = partitioning->result_count;
   TORUS_TRY(copy_list(partitioning->arguments, partition->argument_count, &partition->arguments));
@@ -136,10 +138,10 @@ torus_status_t torus_pjrt_partition_build(const torus_client_t *client,
     TORUS_TRY(device_id(client, mesh->devices[i], &partition->device_ids[i]));
   }
   *out_build = (torus_pjrt_build_t){
-      .replica_count = 1,
-      .partition_count = mesh->device_count,
+      .replica_count = partition->has_replicas ? mesh->device_count : 1,
+      .partition_count = partition->has_replicas ? 1 : mesh->device_count,
       .device_ids = partition->device_ids,
-      .free_results = partition->free_results,
+      .free_results = partition->has_replicas ? NULL : partition->free_results,
   };
   return TORUS_OK;
 }
