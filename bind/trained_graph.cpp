@@ -13,6 +13,8 @@
 #include <torch/csrc/autograd/node.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/autograd/variable_info.h>
+#include <torch/csrc/dynamo/compiled_autograd.h>
 
 #include <algorithm>
 
@@ -20,6 +22,7 @@
 
 namespace py = pybind11;
 namespace ag = torch::autograd;
+namespace dynamo = torch::dynamo::autograd;
 
 namespace torus {
 namespace {
@@ -64,6 +67,45 @@ std::vector<at::Tensor> call_graph(const CompiledGraph &graph, std::vector<at::T
   return from_list(graph.call(std::move(args)));
 }
 
+void check_state(const Pair &pair) {
+  using c10::DispatchKey;
+  TORCH_CHECK(!c10::impl::tls_is_dispatch_key_included(DispatchKey::FuncTorchDynamicLayerFrontMode),
+              "It looks like you're trying to call a compiled backward function within "
+              "vmap/grad/vjp, which isn't supported. Try wrapping vmap inside torch.compile, or "
+              "skip compiling the backward function.");
+  TORCH_CHECK(pair.is_deterministic || !at::globalContext().deterministicAlgorithms(),
+              "This compiled backward function is being run with "
+              "torch.use_deterministic_algorithms(True), but it was previously generated during "
+              "the forward function while torch.use_deterministic_algorithms(False) was set.");
+}
+
+// |grads| has a tensor for each tangent.
+ag::variable_list run_backward(const Pair &pair, std::vector<at::Tensor> saved,
+                               std::vector<at::Tensor> grads) {
+  check_state(pair);
+  const at::AutoGradMode no_grad(false);
+  for (size_t i = 0; i < grads.size(); ++i)
+    saved.push_back(as_expected(std::move(grads[i]), pair.tangents[i]));
+  grads.clear();
+  return call_graph(*pair.backward, std::move(saved));
+}
+
+// The same as a function of compiled autograd, which packs what a node has saved.
+ag::variable_list run_packed(const Pair &pair, const std::vector<uint32_t> &places,
+                             const ag::variable_list &grads,
+                             const std::vector<c10::IValue> &args) {
+  dynamo::PackedArgs packed(args);
+  auto saved = packed.unpack<ag::variable_list>();
+  const auto info = packed.unpack<std::vector<ag::VariableInfo>>();
+  at::OptionalDeviceGuard guard;
+  std::vector<at::Tensor> tangents;
+  for (const Tangent &tangent : pair.tangents) {
+    const uint32_t place = places[tangent.output];
+    tangents.push_back(grads[place].defined() ? grads[place] : info[place].zeros(guard));
+  }
+  return run_backward(pair, std::move(saved), std::move(tangents));
+}
+
 class CompiledFunctionBackward final : public ag::Node {
 public:
   CompiledFunctionBackward(std::shared_ptr<const Pair> pair, ag::edge_list edges)
@@ -87,12 +129,10 @@ public:
   }
 
   ag::variable_list apply(ag::variable_list &&grads) override {
-    check_state();
     const bool is_recorded = at::GradMode::is_enabled();
-    const at::AutoGradMode no_grad(false);
-    std::vector<at::Tensor> args = unpack();
-    for (const Tangent &tangent : pair_->tangents) args.push_back(take(tangent, grads));
-    ag::variable_list found = call_graph(*pair_->backward, std::move(args));
+    std::vector<at::Tensor> tangents;
+    for (const Tangent &tangent : pair_->tangents) tangents.push_back(take(tangent, grads));
+    ag::variable_list found = run_backward(*pair_, unpack(), std::move(tangents));
     TORCH_CHECK(found.size() == num_outputs(), "a compiled backward graph gave ", found.size(),
                 " gradients instead of ", num_outputs());
     return is_recorded ? refuse_twice(std::move(found)) : found;
@@ -103,22 +143,29 @@ public:
     for (ag::SavedVariable &saved : saved_) saved.reset_data();
   }
 
+  // Compiled autograd puts a call of the backward graph into its own graph.
+
+  void compiled_args(dynamo::CompiledNodeArgs &args) const override {
+    args.collect(static_cast<uint64_t>(reinterpret_cast<uintptr_t>(pair_.get())));
+    args.collect(saved_, true);
+    args.collect(input_info());
+  }
+
+  ag::variable_list apply_with_saved(const ag::variable_list &grads,
+                                     dynamo::SwapSavedVariables &swapped) override {
+    std::vector<ag::VariableInfo> info = input_info();
+    swapped.before(saved_);
+    swapped.before(info);
+    ag::variable_list found = call_later(grads, info, swapped.get_py_compiler());
+    swapped.after(saved_);
+    swapped.after(info);
+    return found;
+  }
+
 private:
   std::shared_ptr<const Pair> pair_;
   std::vector<ag::SavedVariable> saved_;
   std::vector<uint32_t> places_; // per result that has a gradient: which of the node's inputs it is
-
-  void check_state() const {
-    using c10::DispatchKey;
-    TORCH_CHECK(!c10::impl::tls_is_dispatch_key_included(DispatchKey::FuncTorchDynamicLayerFrontMode),
-                "It looks like you're trying to call a compiled backward function within "
-                "vmap/grad/vjp, which isn't supported. Try wrapping vmap inside torch.compile, or "
-                "skip compiling the backward function.");
-    TORCH_CHECK(pair_->is_deterministic || !at::globalContext().deterministicAlgorithms(),
-                "This compiled backward function is being run with "
-                "torch.use_deterministic_algorithms(True), but it was previously generated during "
-                "the forward function while torch.use_deterministic_algorithms(False) was set.");
-  }
 
   std::vector<at::Tensor> unpack() {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -131,7 +178,44 @@ private:
   at::Tensor take(const Tangent &tangent, ag::variable_list &grads) const {
     const uint32_t place = places_[tangent.output];
     at::Tensor grad = std::move(grads[place]);
-    return as_expected(grad.defined() ? grad : input_metadata(place).zeros_like(), tangent);
+    return grad.defined() ? grad : input_metadata(place).zeros_like();
+  }
+
+  // What the zeros are like that stand for missing gradients.
+  std::vector<ag::VariableInfo> input_info() const {
+    std::vector<ag::VariableInfo> all(num_inputs());
+    for (uint32_t i = 0; i < all.size(); ++i) {
+      const ag::InputMetadata &metadata = input_metadata(i);
+      all[i].device = metadata.device();
+      all[i].scalar_type = metadata.dtype().toScalarType();
+      const auto sizes = metadata.shape_as_dim_vector();
+      all[i].size.assign(sizes.begin(), sizes.end());
+      all[i].requires_grad = all[i].is_empty = false;
+    }
+    return all;
+  }
+
+  // The results are stand-ins: the call is for the graph that |compiler| makes.
+  ag::variable_list call_later(const ag::variable_list &grads,
+                               const std::vector<ag::VariableInfo> &info, PyObject *compiler) {
+    dynamo::PackedArgs packed;
+    packed.pack(unpack());
+    packed.pack(info);
+    const std::vector<c10::IValue> args = std::move(packed).vec();
+    std::vector<at::TypePtr> schema;
+    for (const c10::IValue &arg : args)
+      schema.push_back(arg.isTensor() ? at::TypePtr(at::TensorType::get()) : arg.type());
+    const auto &interface = dynamo::getPyCompilerInterface();
+    const std::string function = interface->bind_function(
+        compiler, name(),
+        [pair = pair_, places = places_](const ag::variable_list &g,
+                                         const std::vector<c10::IValue> &a) {
+          return run_packed(*pair, places, g, a);
+        },
+        schema, /*is_custom_function=*/true, /*is_traceable=*/false);
+    const auto metadata = dynamo::IValuePacker<std::vector<std::optional<ag::InputMetadata>>>::pack(
+        dynamo::get_input_metadata(next_edges()));
+    return interface->call_function(compiler, "apply_functional", function, grads, args, metadata);
   }
 
   // The gradients, which raise where somebody asks for theirs.

@@ -368,3 +368,31 @@ def test_models_with_buffers_that_are_written() -> None:
         torch.testing.assert_close(got.grad.cpu(), want.grad, rtol=1e-4, atol=1e-4)
     for got, want in zip(device.buffers(), host.buffers(), strict=True):
         torch.testing.assert_close(got.cpu(), want)
+
+
+class _TwoResults(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        h = self.linear(x)
+        return h.relu(), h.sigmoid()
+
+
+def test_compiled_autograd_that_begins_after_the_forward_pass() -> None:
+    from torch._dynamo import compiled_autograd
+
+    model = _TwoResults().to("tpu")
+    compiled = torch.compile(model)
+    for batch in (3, 3, 5):
+        x = torch.randn(batch, 8, device="tpu")
+        compiled(x)[0].sum().backward()  # both halves are there from here on
+        model.zero_grad()
+        with compiled_autograd._enable(torch.compile(backend="tpu")):
+            compiled(x)[0].sum().backward()  # nothing is known of the second result's gradient
+        found = model.linear.weight.grad.cpu()
+        model.zero_grad()
+        model(x)[0].sum().backward()
+        torch.testing.assert_close(found, model.linear.weight.grad.cpu())
+        model.zero_grad()
