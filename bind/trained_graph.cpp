@@ -298,12 +298,14 @@ private:
   ag::edge_list edges_of(const std::vector<at::Tensor> &tensors) const {
     ag::edge_list edges(tensors.size());
     for (size_t i = 0; i < tensors.size(); ++i) {
-      if (pair_->wanted[i] && tensors[i].requires_grad()) edges[i] = ag::impl::gradient_edge(tensors[i]);
+      if (pair_->wanted[i] && tensors[i].requires_grad())
+        edges[i] = ag::impl::gradient_edge(tensors[i]);
     }
     return edges;
   }
 
-  std::vector<at::Tensor> run(const Program &program, const std::vector<at::Tensor> &tensors) const {
+  std::vector<at::Tensor> run(const Program &program,
+                              const std::vector<at::Tensor> &tensors) const {
     const at::AutoGradMode no_grad(false);
     std::vector<at::Tensor> outputs = program.run(tensors);
     ag::edge_list edges = edges_of(tensors);

@@ -86,6 +86,13 @@ void torus_strbuf_reset(torus_strbuf_t *buf) {
   if (buf->data) buf->data[0] = 0;
 }
 
+char *torus_strbuf_take(torus_strbuf_t *buf) {
+  char *text = buf->failed ? NULL : buf->data;
+  if (text == NULL) torus_free(buf->data);
+  *buf = (torus_strbuf_t){0};
+  return text;
+}
+
 void torus_strbuf_deinit(torus_strbuf_t *buf) {
   torus_free(buf->data);
   *buf = (torus_strbuf_t){0};

@@ -36,6 +36,10 @@ TORUS_NODISCARD torus_status_t torus_strbuf_status(const torus_strbuf_t *buf);
 /* Empties the text, keeps the block, forgets failures. */
 void torus_strbuf_reset(torus_strbuf_t *buf);
 
+/* Hands the text over, to be freed with torus_free, and leaves an empty one; NULL when anything was
+ * lost, or there is none. */
+TORUS_NODISCARD char *torus_strbuf_take(torus_strbuf_t *buf);
+
 /* Frees the block; the text is empty and usable again. */
 void torus_strbuf_deinit(torus_strbuf_t *buf);
 

@@ -86,9 +86,7 @@ static char *make_identity(torus_engine_t *engine) {
                       torus_client_device_kind(engine->client, 0),
                       torus_executable_options_fingerprint(engine->client, TORUS_EFFORT_DEFAULT));
   append_flags(&text);
-  char *copy = text.failed ? NULL : torus_strdup(text.data);
-  torus_strbuf_deinit(&text);
-  return copy;
+  return torus_strbuf_take(&text);
 }
 
 torus_status_t torus_program_cache_create(torus_engine_t *engine,

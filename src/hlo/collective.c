@@ -3,7 +3,6 @@
 #include "torus/collective.h"
 
 #include "base/strbuf.h"
-#include "torus/memory.h"
 
 typedef struct writer {
   const torus_collective_t *c;
@@ -96,11 +95,11 @@ static void put_region(writer_t *w, const char *operation, const char *type) {
                       type, type, operation, type, type);
 }
 
-static void put_types(writer_t *w, const char *type, int64_t from, int64_t to) {
+static void put_types(writer_t *w, const char *type) {
   put(w, " : (");
-  put_row(w, type, from);
+  put_row(w, type, torus_collective_argument_count(w->c));
   put(w, ") -> ");
-  put_row(w, type, to);
+  put_row(w, type, torus_collective_result_count(w->c));
   put(w, "\n");
 }
 
@@ -114,7 +113,7 @@ static void put_reduction(writer_t *w, const char *name, const char *value, cons
   if (scatters) put(w, "scatter_dimension = 0 : i64, ");
   put_groups(w);
   put(w, "}");
-  put_types(w, type, torus_collective_argument_count(w->c), torus_collective_result_count(w->c));
+  put_types(w, type);
 }
 
 /* ---- bodies: each defines %r ---- */
@@ -140,7 +139,7 @@ static void put_moving(writer_t *w) {
   if (!gathers) torus_strbuf_printf(&w->text, "split_count = %d : i64, ", w->c->size);
   put_groups(w);
   put(w, "}");
-  put_types(w, torus_dtype_hlo(w->c->dtype), torus_collective_argument_count(w->c), torus_collective_result_count(w->c));
+  put_types(w, torus_dtype_hlo(w->c->dtype));
 }
 
 static void put_permute(writer_t *w) {
@@ -150,7 +149,7 @@ static void put_permute(writer_t *w) {
     torus_strbuf_printf(&w->text, "%s[%d, %d]", i ? ", " : "", c->sources[i], c->targets[i]);
   }
   torus_strbuf_printf(&w->text, "]> : tensor<%dx2xi64>}", c->pair_count);
-  put_types(w, torus_dtype_hlo(c->dtype), c->count, c->count);
+  put_types(w, torus_dtype_hlo(c->dtype));
 }
 
 /* The bits of every member but the root count as zeros: compilers for TPUs know no broadcast, and a
@@ -226,12 +225,6 @@ torus_status_t torus_collective_text(const torus_collective_t *collective, char 
   put_row(&w, type, torus_collective_result_count(collective));
   put(&w, "\n}\n}\n");
   torus_status_t status = torus_strbuf_status(&w.text);
-  if (status == TORUS_OK) {
-    *out_text = torus_strdup(w.text.data);
-    if (*out_text == NULL) {
-      status = torus_status_make(TORUS_STATUS_RESOURCE_EXHAUSTED, "out of host memory");
-    }
-  }
-  torus_strbuf_deinit(&w.text);
+  *out_text = torus_strbuf_take(&w.text);
   return status;
 }

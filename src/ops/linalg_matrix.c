@@ -153,25 +153,24 @@ hlo_t linalg_take(hlo_graph_t *g, hlo_t x, int place, hlo_t order) {
   return hlo_take_along(g, x, place, order);
 }
 
+/* True in the slice |index|, I32 [batch], along |place| of x. */
+static hlo_t is_at(hlo_graph_t *g, hlo_t x, int place, hlo_t index) {
+  return hlo_compare(g, HLO_EQ, linalg_numbers(g, x, place), linalg_over(g, index, x, place));
+}
+
 hlo_t linalg_pick(hlo_graph_t *g, hlo_t x, int place, hlo_t index) {
+  hlo_t chosen = is_at(g, x, place, index);
   if (hlo_graph_failed(g))
     return HLO_NONE;
-  int64_t dims[TORUS_MAX_RANK];
-  int rank = hlo_shape(g, x, dims);
-  index = hlo_broadcast_in_dim(g, index, rank, dims, (const int[]){0});
-  hlo_t chosen = hlo_compare(g, HLO_EQ, linalg_numbers(g, x, place), index);
   hlo_t kept = hlo_select(g, chosen, x, hlo_const(g, hlo_dtype(g, x), 0));
   return hlo_reduce(g, HLO_REDUCE_ADD, kept, 1, &place, false);
 }
 
 /* x with the slice |index| along |place| replaced. */
 static hlo_t put_slice(hlo_graph_t *g, hlo_t x, int place, hlo_t index, hlo_t slice) {
+  hlo_t chosen = is_at(g, x, place, index);
   if (hlo_graph_failed(g))
     return HLO_NONE;
-  int64_t dims[TORUS_MAX_RANK];
-  int rank = hlo_shape(g, x, dims);
-  index = hlo_broadcast_in_dim(g, index, rank, dims, (const int[]){0});
-  hlo_t chosen = hlo_compare(g, HLO_EQ, linalg_numbers(g, x, place), index);
   return hlo_select(g, chosen, hlo_broadcast_back(g, slice, x, 1, &place), x);
 }
 

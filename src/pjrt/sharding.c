@@ -165,7 +165,5 @@ void torus_sharding_append_text(const torus_sharding_t *sharding, torus_strbuf_t
 char *torus_sharding_text(const torus_sharding_t *sharding) {
   torus_strbuf_t text = {0};
   torus_sharding_append_text(sharding, &text);
-  char *copy = text.failed ? NULL : torus_strdup(text.data);
-  torus_strbuf_deinit(&text);
-  return copy;
+  return torus_strbuf_take(&text);
 }

@@ -140,6 +140,20 @@ TEST(strbuf_builds_text) {
   torus_strbuf_deinit(&buf);
 }
 
+TEST(strbuf_hands_its_text_over) {
+  torus_strbuf_t buf = {0};
+  ASSERT_TRUE(torus_strbuf_take(&buf) == NULL);
+  torus_strbuf_append(&buf, "text");
+  char *text = torus_strbuf_take(&buf);
+  ASSERT_STR_EQ(text, "text");
+  ASSERT_STR_EQ(torus_strbuf_text(&buf), "");
+  torus_strbuf_append(&buf, "lost");
+  buf.failed = true;
+  ASSERT_TRUE(torus_strbuf_take(&buf) == NULL);
+  ASSERT_OK(torus_strbuf_status(&buf));
+  torus_free(text);
+}
+
 static torus_status_t build_long_text(void) {
   torus_strbuf_t buf = {0};
   for (int i = 0; i < 100; i++) {
@@ -292,6 +306,7 @@ int main(int argc, char **argv) {
       TEST_ENTRY(memory_takes_edge_sizes),
       TEST_ENTRY(memory_fails_on_demand),
       TEST_ENTRY(strbuf_builds_text),
+      TEST_ENTRY(strbuf_hands_its_text_over),
       TEST_ENTRY(strbuf_failure_sticks),
       TEST_ENTRY(hash_depends_on_every_byte),
       TEST_ENTRY(hash_tells_lengths_and_orders_apart),

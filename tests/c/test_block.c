@@ -51,6 +51,16 @@ static torus_status_t make_graph(hlo_graph_t **out_graph, hlo_t *out_outputs) {
   return hlo_graph_take_error(*out_graph);
 }
 
+/* What is recorded, as a block that has outlived its graph. */
+static torus_status_t make_block(hlo_graph_t **out_block, hlo_t *out_outputs) {
+  hlo_graph_t *g;
+  hlo_t outputs[2];
+  TORUS_TRY(make_graph(&g, outputs));
+  torus_status_t status = hlo_block_extract(g, outputs, 2, out_block, out_outputs);
+  hlo_graph_destroy(g);
+  return status;
+}
+
 /* ---- tests ---- */
 
 TEST(a_block_alone_is_the_same_program) {
@@ -105,10 +115,9 @@ TEST(a_block_in_another_graph_is_what_would_be_recorded_there) {
 }
 
 TEST(marks_come_along) {
-  hlo_graph_t *g, *block, *to;
-  hlo_t outputs[2], in_block[2];
-  ASSERT_OK(make_graph(&g, outputs));
-  ASSERT_OK(hlo_block_extract(g, outputs, 2, &block, in_block));
+  hlo_graph_t *block, *to;
+  hlo_t in_block[2];
+  ASSERT_OK(make_block(&block, in_block));
   ASSERT_OK(hlo_graph_create(&to));
   hlo_t x = hlo_parameter(to, 0, TORUS_DTYPE_F32, 2, DIMS(2, 2));
   hlo_t y = hlo_parameter(to, 1, TORUS_DTYPE_I32, 1, DIMS(3));
@@ -119,22 +128,19 @@ TEST(marks_come_along) {
   ASSERT_TRUE(strcmp(hlo_graph_mark_of(to, between + 1)->name, "first") == 0);
   ASSERT_TRUE(strcmp(hlo_graph_mark_of(to, in_block[0])->name, "second") == 0);
   ASSERT_EQ(in_block[1], y);
-  hlo_graph_destroy(g);
   hlo_graph_destroy(block);
   hlo_graph_destroy(to);
 }
 
 TEST(arguments_must_have_the_types_of_the_parameters) {
-  hlo_graph_t *g, *block, *to;
-  hlo_t outputs[2], in_block[2];
-  ASSERT_OK(make_graph(&g, outputs));
-  ASSERT_OK(hlo_block_extract(g, outputs, 2, &block, in_block));
+  hlo_graph_t *block, *to;
+  hlo_t in_block[2];
+  ASSERT_OK(make_block(&block, in_block));
   ASSERT_OK(hlo_graph_create(&to));
   hlo_t x = hlo_parameter(to, 0, TORUS_DTYPE_F32, 2, DIMS(2, 2));
   ASSERT_TRUE(!hlo_block_append(to, block, (const hlo_t[]){x, x}, 2, in_block, 2));
   ASSERT_STATUS(hlo_graph_take_error(to), TORUS_STATUS_INVALID_ARGUMENT, "another type");
   ASSERT_EQ(hlo_graph_node_count(to), 1);
-  hlo_graph_destroy(g);
   hlo_graph_destroy(block);
   hlo_graph_destroy(to);
 }

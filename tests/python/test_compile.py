@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from counters import counted
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 from torch.utils import _pytree as pytree
@@ -24,20 +25,6 @@ def fresh() -> Iterator[None]:
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
-
-
-def counted(fn: Callable[[], Any]) -> tuple[Any, int, int]:
-    """Return a result, and the compilations and launches that it took."""
-    torch.tpu.synchronize()
-    before = torch.tpu.metrics()
-    result = fn()
-    torch.tpu.synchronize()
-    after = torch.tpu.metrics()
-    return (
-        result,
-        after["compilations"] - before["compilations"],
-        after["launches"] - before["launches"],
-    )
 
 
 def to(tree: Any, device: torch.device | str) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from counters import counted
 from torch import nn
 from torch.nn import functional
 
@@ -24,20 +25,6 @@ def fresh() -> Iterator[None]:
     yield
     torch.tpu.set_eager_mode(mode)
     torch._dynamo.reset()
-
-
-def counted(fn: Callable[[], Any]) -> tuple[Any, int, int]:
-    """Return a result, and the compilations and launches that it took."""
-    torch.tpu.synchronize()
-    before = torch.tpu.metrics()
-    result = fn()
-    torch.tpu.synchronize()
-    after = torch.tpu.metrics()
-    return (
-        result,
-        after["compilations"] - before["compilations"],
-        after["launches"] - before["launches"],
-    )
 
 
 def make_model() -> nn.Module:

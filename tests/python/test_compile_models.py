@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from counters import counted
 
 transformers = pytest.importorskip("transformers")
 
@@ -98,14 +99,6 @@ MODELS: dict[str, tuple[Callable[[], Any], Callable[[], Batch]]] = {
 }
 
 
-def _launches(fn: Callable[[], Any]) -> tuple[Any, int]:
-    torch.tpu.synchronize()
-    before = torch.tpu.metrics()["launches"]
-    result = fn()
-    torch.tpu.synchronize()
-    return result, torch.tpu.metrics()["launches"] - before
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_forward_and_training(name: str) -> None:
     torch.manual_seed(0)
@@ -117,7 +110,7 @@ def test_forward_and_training(name: str) -> None:
     moved = {key: value.to(DEVICE) for key, value in given.items()}
     with torch.no_grad():
         compiled(**moved)
-        got, launches = _launches(lambda: compiled(**moved))
+        got, _, launches = counted(lambda: compiled(**moved))
         torch.testing.assert_close(got.logits.cpu(), host(**given).logits, rtol=1e-3, atol=1e-4)
     assert launches == 1
     host.train()

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from spmd_cases import CASES, case, raises
+from spmd_cases import case, main, raises
 from torch_tpu.distributed import programs
 
 SIZE, COUNT = 8, 5
@@ -138,5 +137,4 @@ def what_cannot_be_is_named() -> None:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    CASES[sys.argv[1]]()
+    main()

@@ -24,6 +24,12 @@ def case(function: Callable[[], None]) -> Callable[[], None]:
     return function
 
 
+def main() -> None:
+    """Run the case that the command line names."""
+    torch.set_num_threads(1)
+    CASES[sys.argv[1]]()
+
+
 def raises(kind: type[Exception], text: str, action: Callable[[], object]) -> None:
     with pytest.raises(kind, match=re.escape(text)):
         action()
@@ -350,5 +356,4 @@ def more_devices_compute_the_same() -> None:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    CASES[sys.argv[1]]()
+    main()

@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import sys
-
 import torch
 from spmd_cases import (
-    CASES,
     case,
     close,
     collectives,
     counts,
+    main,
     make_llama,
     make_mlp,
     mesh_for,
@@ -170,5 +168,4 @@ def _launches_are(expected: int) -> bool:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    CASES[sys.argv[1]]()
+    main()

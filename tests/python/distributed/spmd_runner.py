@@ -3,17 +3,9 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import subprocess
 import sys
-from pathlib import Path
-
-
-def cases(file: Path) -> list[str]:
-    """Return the names of the functions marked as cases."""
-    lines = file.read_text(encoding="utf-8").splitlines()
-    return [b.split("(")[0][4:] for a, b in itertools.pairwise(lines) if a == "@case"]
 
 
 def run_spread(*arguments: str) -> subprocess.CompletedProcess[str]:

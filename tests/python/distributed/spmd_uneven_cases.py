@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import itertools
-import sys
 
 import torch
-from spmd_cases import CASES, case, close, counts
+from spmd_cases import case, close, counts, main
 from torch import nn
 from torch.distributed.tensor import Replicate, Shard
 from torch_tpu.distributed import spmd
@@ -129,5 +128,4 @@ def training_agrees_with_the_cpu() -> None:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    CASES[sys.argv[1]]()
+    main()

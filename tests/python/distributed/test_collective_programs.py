@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from spmd_runner import cases, run_spread
+from harness import names_in
+from spmd_runner import run_spread
 from torch_tpu.aot import hlo, topologies
 from torch_tpu.distributed import programs
 
 FILE = Path(__file__).with_name("collective_cases.py")
 
 
-@pytest.mark.parametrize("name", cases(FILE))
+@pytest.mark.parametrize("name", names_in(FILE))
 def test_case(name: str) -> None:
     result = run_spread(str(FILE), name)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
